@@ -1,5 +1,6 @@
-//! A launcher with an out-of-tree driver: `gce`, a `SimpleAdapter` for clouds with the API of Google Compute Engine. It
-//! reads the main keys of Nodepool's section of that name. It is a template for other crates that depend on `nodepool`.
+//! A launcher with an out-of-tree driver: `gce`, a `SimpleAdapter` for clouds with the API of Google Compute Engine.
+//! The driver reads the main keys of Nodepool's `gce` section. This file is a template for crates that depend on
+//! `nodepool`.
 //!
 //! usage: `GCE_ENDPOINT=http://127.0.0.1:PORT GCE_TOKEN=… gce CONFIG`
 

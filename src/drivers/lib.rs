@@ -38,7 +38,7 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
     }
 }
 
-/// Diagnostics of the driver's part of a section; the driver is not opened. With an error among them, the provider
+/// Diagnostics of the driver's part of a section; the driver is not opened. If one of them is an error, the provider
 /// cannot be used.
 pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
     match section.driver.as_str() {

@@ -32,8 +32,8 @@ pub const MAX_TRANSACTION_BYTES: usize = 900_000;
 /// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
 pub trait Connection: Send + Sync + 'static {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)>;
-    /// The result of `get` for each path, in their order; one request, if the connection is to a server. For paths that
-    /// are known to be well formed.
+    /// The result of `get` for each path, in the order of the paths. A connection to a server sends one request. The
+    /// paths must be well formed.
     fn get_many(&self, paths: &[String]) -> Reply<Vec<Result<(Bytes, Stat), ZkError>>> {
         let replies: Vec<_> = paths.iter().map(|path| self.get(path)).collect();
         join_all(replies).map(Ok).boxed()
@@ -41,27 +41,27 @@ pub trait Connection: Send + Sync + 'static {
     fn exists(&self, path: &str) -> Reply<Option<Stat>>;
     /// Names of the children, in no particular order.
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)>;
-    /// The created path, with its sequence number if the mode asks for one.
+    /// The created path, with its sequence number if the mode is sequential.
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)>;
     /// `version` -1 means any.
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat>;
     fn delete(&self, path: &str, version: i32) -> Reply<()>;
-    /// All or nothing. A failure names the operation that failed: `ZkError::Multi`.
+    /// Applies all operations or none. A failure names the failed operation: `ZkError::Multi`.
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>>;
     /// A write of more bytes than this is chunked.
     fn max_transaction_bytes(&self) -> usize {
         MAX_TRANSACTION_BYTES
     }
-    /// A persistent recursive watch on a path, which need not exist. The stream ends with the session.
+    /// Sets a persistent recursive watch on a path, which need not exist. The stream ends with the session.
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>>;
-    /// A one-shot watch: the stat now, and a future that resolves at the next change of the znode (its data, its
-    /// creation or its removal), or when the session changes its state.
+    /// Sets a one-shot watch. Returns the current stat and a future, which resolves at the next change of the znode
+    /// (its data, its creation or its removal) or of the session's state.
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)>;
     /// Waits until this server has caught up with the leader.
     fn sync(&self, path: &str) -> Reply<()>;
-    /// The session is alive until this time even if this process stops: at most one session timeout after the newest
-    /// request that a leader has answered was sent. `None` without a connection or without such an answer; a `sync`
-    /// provides one.
+    /// Time until which the session is certainly alive, even if this process stops: at most one session timeout after
+    /// this process sent the newest request that a leader has answered. `None` without a connection or without such an
+    /// answer; a `sync` provides one.
     fn session_valid_until(&self) -> Option<Instant>;
     fn session_id(&self) -> i64;
     /// The state of the session, now and as it changes.

@@ -21,7 +21,7 @@ const LOCK: &str = "lock";
 /// Separates the random part and the sequence number of a contender's name.
 const CONTENDER_MARK: &str = "__lock__";
 
-/// Joins most paths, several for each write.
+/// Builds a path in one allocation, because each write builds several.
 fn joined<const N: usize>(parts: [&str; N]) -> String {
     parts.join("/")
 }
@@ -121,8 +121,8 @@ pub fn image_upload_lock(key: &UploadKey) -> String {
     format!("{}/{LOCK}", image_upload(key))
 }
 
-/// The object that a path refers to. Containers of records (`/nodepool/nodes`), flags of other programs and anything
-/// unknown are `Other`, and so is a child of a lock directory that is no contender.
+/// The object that a path refers to. `Other` covers containers of records (`/nodepool/nodes`), flags of other programs,
+/// children of a lock directory that are not contenders, and all unknown paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ZnodePath {
     Node(NodeId),
@@ -149,7 +149,7 @@ pub enum ZnodePath {
     Other,
 }
 
-/// Elements below the root in the path of a contender for an upload's lock. No path of Nodepool is deeper.
+/// Number of elements below the root in the path of a contender for an upload's lock. No path of Nodepool is deeper.
 const MAX_DEPTH: usize = 10;
 
 /// Parses an absolute path (without the chroot).
@@ -231,8 +231,8 @@ pub fn is_contender(name: &str) -> bool {
     contender_sequence(name).is_some()
 }
 
-/// The sequence text of a contender's name, by which contenders are ordered as text: the smallest holds the lock. The
-/// counter is a signed 32-bit number, so the text may have a sign in a very busy directory.
+/// The sequence number in a contender's name, as text. Contenders are ordered by this text, and the smallest holds the
+/// lock. The counter is a signed 32-bit number, so the text may have a sign in a very busy directory.
 pub fn contender_sequence(name: &str) -> Option<&str> {
     let (before, digits) = name.split_at_checked(name.len().checked_sub(10)?)?;
     let unsigned = before.strip_suffix('-').unwrap_or(before);
@@ -240,7 +240,7 @@ pub fn contender_sequence(name: &str) -> Option<&str> {
     is_valid.then(|| &name[unsigned.len()..])
 }
 
-/// The path one element up; `None` for the root and for what is not an absolute path.
+/// The path one element up; `None` for the root and for text that is not an absolute path.
 pub fn parent(path: &str) -> Option<&str> {
     match path.rsplit_once('/') {
         Some(("", "")) | None => None,

@@ -9,7 +9,7 @@ pub struct CallGuard(Option<Box<GuardFn>>);
 type GuardFn = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
 
 impl CallGuard {
-    /// For calls that change nothing.
+    /// Guard for calls that change nothing: it never waits.
     pub fn none() -> Self {
         Self(None)
     }

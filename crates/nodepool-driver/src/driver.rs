@@ -1,4 +1,4 @@
-//! The boundary to a cloud: a `Driver` turns jobs into state machines and performs their API calls.
+//! Contract of a driver: it turns jobs into state machines and performs their API calls.
 
 use std::fmt;
 use std::future::Future;
@@ -18,28 +18,29 @@ pub trait Driver: Send + 'static {
     type Reply: 'static;
     type Machine: StateMachine<Call = Self::Call, Reply = Self::Reply> + 'static;
 
-    /// Provider facts from the configuration alone: published before the first refresh.
+    /// Provider facts that follow from the configuration alone. They are published before the first refresh.
     fn facts(&self) -> ProviderFacts;
 
     fn rate_limits(&self) -> RateLimits;
 
-    /// Smaller jobs that a job consists of, if each is worth reporting on its own. They run at once, each result is
-    /// recorded when it arrives, and the job ends with the last of them. A job without subjobs is one machine.
+    /// Smaller jobs that a job consists of, if the result of each is worth recording on its own. They run concurrently,
+    /// each result is recorded when it arrives, and the job ends with the last of them. A job without subjobs has one
+    /// state machine.
     fn subjobs(&self, _job: &Job) -> Vec<Job> {
         Vec::new()
     }
 
-    /// Starts the machine for a job. Pure.
+    /// Returns the state machine of a job. Pure: it performs no I/O.
     fn begin(&self, job: &Job) -> Self::Machine;
 
-    /// The statsd server for samples of this cloud; `None` sends them to that of the process, if it has one. Called
-    /// once.
+    /// Statsd server for the samples of this cloud. If it is `None`, they are sent to the server of the process, if one
+    /// is configured. Called once.
     fn statsd_address(&self) -> Option<StatsdAddress> {
         None
     }
 
-    /// How to detect that reopening the driver for the same section would change it, if the driver reads more than the
-    /// section. Called once; the result is used at each load of the configuration.
+    /// Check whether reopening the driver for the same section would change it; `None` if the driver reads nothing but
+    /// the section. Called once; the returned check runs at each load of the configuration.
     fn needs_reopen(&self) -> Option<NeedsReopen> {
         None
     }
@@ -52,17 +53,18 @@ pub trait Driver: Send + 'static {
     /// Whether `on_notification` does anything; if not, no notifications are sent.
     const WANTS_NOTIFICATIONS: bool = false;
 
-    /// Receives the fate of a node. Consequences in the cloud are another job's task.
+    /// Receives the fate of a node. This function performs no calls: changes in the cloud that follow from the fate are
+    /// made by later jobs.
     fn on_notification(&self, _notification: &Notification) {}
 
-    /// Obtains what a call needs before it is sent, such as a token. Called for mutating calls, before the fence holds
-    /// them back: afterwards the call itself must be sent at once.
+    /// Obtains what a call needs before it is sent, such as a token. Called for mutating calls before the fence checks
+    /// the session, because after that check the call must be sent at once.
     fn prepare(&self, _call: &Self::Call) -> impl Future<Output = Result<(), CloudError>> {
         std::future::ready(Ok(()))
     }
 
-    /// Performs one API request. This and `prepare` are the only I/O of a driver. A request that the driver repeats by
-    /// itself, for example with another token, passes the guard first.
+    /// Performs one API request. This and `prepare` are the only I/O of a driver. A driver that repeats a request by
+    /// itself, for example with another token, waits for the guard before it sends the request again.
     fn call(&self, call: Self::Call, guard: &CallGuard) -> impl Future<Output = Result<Self::Reply, CloudError>>;
 }
 
@@ -78,13 +80,13 @@ impl fmt::Debug for NeedsReopen {
 
 /// One API request as data. It is cloned because a throttled request is sent again.
 pub trait ApiCall: Clone + fmt::Debug + 'static {
-    /// For statsd: `compute.GET.servers`.
+    /// Name of the call in statsd keys, such as `compute.GET.servers`.
     fn key(&self) -> &'static str;
     fn lane(&self) -> Lane;
     /// Whether the call changes something. Such a call is held back until the session is known to be alive.
     fn is_mutating(&self) -> bool {
         self.lane() != Lane::Read
     }
-    /// No default: a call without a deadline cannot be written.
+    /// Time after which the call fails. It has no default, so that no call lacks a deadline.
     fn deadline(&self) -> Seconds;
 }

@@ -4,30 +4,31 @@ use serde::Serialize;
 
 use nodepool_model::records::time::Seconds;
 
-/// Why a call or a job failed, by what the caller should do next.
+/// Error of a call or a job. The variants differ in what the caller does next.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
 pub enum CloudError {
-    /// When deleting, this is a success.
+    /// The object does not exist. A deletion counts this as success.
     #[error("not found")]
     NotFound,
-    /// Not a failed attempt: the node is aborted and the facts are refreshed.
+    /// Does not count as a failed attempt: the node is aborted, and the facts are refreshed.
     #[error("over quota: {0}")]
     Quota(String),
-    /// The requested zone no longer exists. Not a failed attempt: another zone is chosen.
+    /// The requested zone no longer exists. This does not count as a failed attempt: another zone is chosen.
     #[error("availability zone {0} no longer exists")]
     NoZone(String),
-    /// The cloud is full; counts as an attempt.
+    /// The cloud is full. This counts as a failed attempt.
     #[error("no capacity: {0}")]
     Capacity(String),
     /// The TaskManager slows down and repeats the call as long as its job needs it; no submitter receives this error.
     #[error("throttled, retry after {} s", retry_after.0)]
     Throttled { retry_after: Seconds },
-    /// The label can never work: it is taken out of service.
+    /// Cannot succeed with this configuration: a launch fails without further attempts, and a refresh makes the
+    /// provider permanently unavailable.
     #[error("denied: {0}")]
     Denied(String),
     #[error("{detail}")]
     Failed { kind: FailureKind, detail: String },
-    /// Our own deadline passed.
+    /// The call's own deadline passed before the cloud answered.
     #[error("deadline passed")]
     Deadline,
 }
@@ -47,20 +48,21 @@ impl CloudError {
         }
     }
 
-    /// A job that Nodepool itself cancelled: the provider drains, the submitter abandoned it, or the actor tree ends.
+    /// Error of a job that Nodepool itself cancelled: the provider drains, the submitter abandoned the job, or the
+    /// actor tree ends.
     pub fn abandoned(detail: impl Into<String>) -> Self {
         CloudError::Failed { kind: FailureKind::Nodepool, detail: detail.into() }
     }
 }
 
-/// Kinds of failed launches and deletes that operators watch separately.
+/// Kinds of failed launches and deletions that operators monitor separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum FailureKind {
     /// A cause in Nodepool: no uploaded image, no token, cancelled.
     Nodepool,
     /// The cloud reports the instance as failed.
     Status,
-    /// No usable address.
+    /// The instance has no usable address.
     Network,
     KeyScan,
     Ssh,
@@ -68,7 +70,7 @@ pub enum FailureKind {
     Quota,
     ServerCreateTimeout,
     ServerDeleteTimeout,
-    /// The ZooKeeper session ended meanwhile.
+    /// The ZooKeeper session ended during the launch or deletion.
     Session,
     Unknown,
 }

@@ -1,6 +1,6 @@
 //! Provider facts: what is known about a provider. One immutable value, replaced as a whole.
 //!
-//! Drivers have no clock: the TaskManager sets the times in here when it receives a reply.
+//! Drivers have no clock, so the TaskManager sets the times in the facts when it receives a reply.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -17,38 +17,38 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 /// Facts about one provider; one immutable value, replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProviderFacts {
-    /// When the last refresh ended; the epoch before the first one.
+    /// End of the last refresh; the epoch if none has ended yet.
     pub refreshed_at: Timestamp,
-    /// Why the whole provider cannot be used, according to the last refresh.
+    /// Reason why the whole provider cannot be used, according to the last refresh.
     pub unavailable: Option<Unavailable>,
     /// Zones of the instances of our nodes, by node id.
     pub zones: BTreeMap<NodeId, String>,
     /// Infinite if the cloud has no limit.
     pub limits: Resources,
-    /// Resources that other users of the cloud take of the limits.
+    /// Part of the limits that other users of the cloud take.
     pub unmanaged: Resources,
-    /// Resources that leaked instances take of the limits, according to the last leak detection.
+    /// Part of the limits that leaked instances take, according to the last leak detection.
     pub leaked: Resources,
     /// Resources of one node of each label.
     pub label_needs: BTreeMap<LabelName, Resources>,
-    /// Nodes that exist without being launched, in the order of the configuration.
+    /// Hosts that exist without a launch, in the order of the configuration.
     pub static_hosts: Vec<Arc<StaticHost>>,
-    /// How nodes are launched; `None` if requests are served only from static hosts.
+    /// Settings for launches; `None` if requests are served only from static hosts.
     pub launch_config: Option<Arc<LaunchConfig>>,
-    /// How images are uploaded; `None` if the provider takes none.
+    /// Settings for uploads of images; `None` if the provider takes no images.
     pub upload_config: Option<Arc<UploadConfig>>,
     /// Queries that failed in the last refresh. Their earlier results are kept, and the refresh is repeated soon.
     pub failed_queries: Vec<&'static str>,
 }
 
-/// How a provider launches nodes.
+/// Settings of a provider for launches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchConfig {
     /// Attempts per node; at least one.
     pub attempts: u32,
     /// Time for one attempt, from its start to a ready node.
     pub timeout: Seconds,
-    /// Time from a running instance to its answer at the connection port.
+    /// Time in which a running instance must answer at its connection port.
     pub boot_timeout: Seconds,
     /// Availability zones to choose from; empty if the cloud has none or chooses itself.
     pub zones: Vec<String>,
@@ -66,7 +66,7 @@ pub struct LaunchLabel {
     pub host_key_checking: bool,
     /// Whether the instance's console is logged after a failed host key scan.
     pub console_log: bool,
-    /// Why no node of this label can be launched.
+    /// Reason why no node of this label can be launched.
     pub unavailable: Option<Unavailable>,
 }
 
@@ -78,7 +78,7 @@ pub enum LabelImage {
     Disk(ImageName),
 }
 
-/// How to log in to nodes of an image.
+/// Login settings of nodes of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Login {
     pub username: Option<String>,
@@ -90,7 +90,7 @@ pub struct Login {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Unavailable {
-    /// May pass by itself: an image does not exist yet, the cloud does not answer.
+    /// May end by itself: for example, an image does not exist yet, or the cloud does not answer.
     Temporary(String),
     /// Can never work with this configuration.
     Permanent(String),
@@ -105,7 +105,7 @@ impl Unavailable {
 }
 
 impl ProviderFacts {
-    /// Facts before the first refresh: nothing known, nothing limited.
+    /// Facts before the first refresh: nothing is known, and nothing is limited.
     pub fn initial() -> Self {
         Self {
             refreshed_at: Timestamp::default(),
@@ -140,8 +140,8 @@ impl ProviderFacts {
         labels.into_iter().any(|label| matches!(label.unavailable, Some(Unavailable::Temporary(_))))
     }
 
-    /// Resources that the cloud leaves to this provider's nodes: its limits without the use of others and of leaked
-    /// instances.
+    /// Resources that the cloud leaves to this provider's nodes: its limits minus the usage of other users and of
+    /// leaked instances.
     pub fn capacity(&self) -> Resources {
         let mut capacity = self.limits.clone();
         capacity.subtract(&self.unmanaged);
@@ -149,8 +149,8 @@ impl ProviderFacts {
         capacity
     }
 
-    /// Resources that may ever be available: leaked instances are deleted, and network resources may be released by
-    /// others.
+    /// Resources that may be available at some time: leaked instances will be deleted, and other users may release
+    /// network resources.
     pub fn max_capacity(&self) -> Resources {
         let mut capacity = self.limits.clone();
         capacity.subtract(&self.unmanaged.recorded(true));

@@ -7,7 +7,7 @@ use serde::Serialize;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
 
-/// A resource that runs and can serve a request.
+/// An instance of a cloud, such as a server. It can serve a request once it runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Instance {
     pub external_id: ExternalId,
@@ -23,7 +23,7 @@ pub struct Instance {
     /// The hypervisor, if the cloud reports it.
     pub host_id: Option<String>,
     pub metadata: BTreeMap<String, String>,
-    /// Resources that it takes of the limits.
+    /// Part of the limits that the instance takes.
     pub resources: Resources,
     pub state: InstanceState,
 }
@@ -32,7 +32,7 @@ pub struct Instance {
 pub enum InstanceState {
     Starting,
     Running,
-    /// With the cloud's text for it.
+    /// The instance failed, with the cloud's description of the fault.
     Failed(String),
     Stopping,
 }
@@ -62,7 +62,7 @@ impl Instance {
         self.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
     }
 
-    /// The node that it was created for.
+    /// Id of the node that the instance was created for.
     pub fn node(&self) -> Option<&str> {
         self.metadata.get("nodepool_node_id").map(String::as_str)
     }
@@ -91,7 +91,7 @@ impl Inventory {
         &self.instances
     }
 
-    /// Resources that instances of other owners take of the limits.
+    /// Part of the limits that instances of other owners take.
     pub fn used_by_others(&self, provider: &ProviderName) -> Resources {
         let mut total = Resources::none();
         self.instances

@@ -18,16 +18,16 @@ use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Job {
     Launch(Arc<LaunchOrder>),
-    /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
+    /// Delete an instance. Ends with `Outcome::Deleted`, or with `CloudError::NotFound`, which counts as success.
     Delete(ExternalId),
-    /// Refresh the `ProviderFacts`. The first refresh of a provider runs at its start without a submission.
+    /// Refresh the `ProviderFacts`. The first refresh of a provider runs at its start, without a submission.
     Refresh,
     /// Delete unused resources without metadata: floating IPs, and ports if `ports` is set.
     CleanUnused {
         ports: bool,
         mode: CleanMode,
     },
-    /// List all instances, for machines that wait for theirs. Cheaper than a refresh, and frequent.
+    /// List all instances, for machines that wait for their instance. Cheaper than a refresh, and frequent.
     List,
     /// List the ids of all instances, if the cloud lists them more cheaply than the instances. Otherwise it ends with
     /// `Outcome::Listed`.
@@ -39,17 +39,17 @@ pub enum Job {
     Console(ExternalId),
     /// Upload an image. Ends with `Outcome::Uploaded`; what a failed upload left is deleted with `Job::DeleteImage`.
     Upload(Arc<UploadOrder>),
-    /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
+    /// Delete an image. Ends with `Outcome::Deleted`, or with `CloudError::NotFound`, which counts as success.
     DeleteImage(ExternalId),
     /// List the images that are visible to this provider, ours or not.
     ListImages,
     /// Probe a static host: connect without gathering keys; cheap enough to precede a fulfilment. A failure is recorded
-    /// in the facts, a success changes nothing there.
+    /// in the facts; a success changes nothing in them.
     Probe(HostIdentity),
 }
 
 impl Job {
-    /// For dumps, logs and metrics.
+    /// Name of the job in dumps, logs and metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Job::Launch(_) => "launch",
@@ -75,19 +75,19 @@ pub struct LaunchOrder {
     pub label: LabelName,
     pub hostname: String,
     pub zone: Option<String>,
-    /// The uploaded image to boot, as the cloud knows it; without one, the label's cloud image.
+    /// Id of the uploaded image to boot from. Without it, the node boots from the label's cloud image.
     pub image: Option<ExternalId>,
     /// The request of the node, for properties that reference it. All nodes of a request share it.
     pub request: Arc<Value>,
-    /// Set on the instance at its creation, so that an inventory identifies its owner.
+    /// Metadata that the instance receives at its creation, so that an inventory identifies its owner.
     pub metadata: BTreeMap<String, String>,
     /// Continue with this instance of a previous process instead of creating one.
     pub prior_instance: Option<ExternalId>,
-    /// An earlier creation may have succeeded without an answer: search for an instance of this node before creating
-    /// one.
+    /// An earlier creation may have succeeded although its answer was lost: search for an instance of this node before
+    /// creating one.
     pub may_exist: bool,
-    /// The process that requested the instance died recently: the instance may still appear, and is searched for during
-    /// some seconds.
+    /// The process that requested the instance died recently: the instance may still appear, so the launch searches for
+    /// it for a few seconds.
     pub may_appear: bool,
 }
 
@@ -101,10 +101,10 @@ pub enum Outcome {
     Listed(Arc<Inventory>),
     /// The ids of all instances.
     ServerIds(Vec<String>),
-    /// `None` if the cloud has none.
+    /// Console text; `None` if the cloud has none.
     Console(Option<String>),
     Uploaded(ExternalId),
-    /// A complete list.
+    /// A complete list of the visible images.
     Images(Vec<StoredImage>),
     CleanedUnused(CleanReport),
     /// The check was performed; it may have found the host unusable. An error means that it was not performed.

@@ -1,5 +1,5 @@
-//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls, and
-//! more if its cloud has more; `Simple` makes it a driver, with the machines for every job.
+//! Simple drivers, for clouds where one call creates and one call deletes an instance. An adapter must implement four
+//! functions, and more if its cloud has more calls. `Simple` makes it a driver, with the state machines of every job.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 
-/// Calls of a simple cloud. They run one after another, unless `rate_limits` allows more.
+/// Calls of a simple cloud. They run one after another, unless `rate_limits` allows more at a time.
 pub trait SimpleAdapter: Send + 'static {
     /// Names of the calls for statsd.
     const KEYS: Keys = Keys {
@@ -50,8 +50,8 @@ pub trait SimpleAdapter: Send + 'static {
         ready(Ok(Resources::unlimited()))
     }
 
-    /// Ports that are unused now. Ports that were also unused in the previous listing are deleted. Called as often as
-    /// `launching` defines.
+    /// Ports that are unused now. Ports that were also unused in the previous listing are deleted. Called at the
+    /// interval that `launching` defines.
     fn unused_ports(&self) -> impl Future<Output = Result<Vec<String>, CloudError>> {
         ready(Ok(Vec::new()))
     }
@@ -81,10 +81,10 @@ pub trait SimpleAdapter: Send + 'static {
         ready(Ok(Vec::new()))
     }
 
-    /// How nodes are launched, and what is known about each label: from the configuration alone.
+    /// Settings for launches and the facts about each label, from the configuration alone.
     fn launching(&self) -> LaunchConfig;
 
-    /// How images are uploaded: from the configuration alone.
+    /// Settings for uploads of images, from the configuration alone; `None` if the cloud takes no images.
     fn uploading(&self) -> Option<UploadConfig> {
         None
     }
@@ -105,7 +105,7 @@ pub trait SimpleAdapter: Send + 'static {
     }
 }
 
-/// Names of an adapter's calls.
+/// Names of an adapter's calls, for statsd.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
     pub create: &'static str,
@@ -175,7 +175,7 @@ pub enum Reply {
     Accepted,
     Listed(Vec<Instance>),
     Limits(Resources),
-    /// Ports that were unused in the previous listing, too.
+    /// Ports that were unused in the previous listing as well.
     UnusedPorts(Vec<String>),
     Console(Option<String>),
     Images(Vec<StoredImage>),
@@ -256,8 +256,8 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
 }
 
 impl<A> Simple<A> {
-    /// Records which ports are unused now. A port that is being created is unused for a moment, so one listing is not
-    /// enough.
+    /// Records which ports are unused now, and returns those that were also unused in the previous listing. A port that
+    /// is being created is unused for a moment, so one listing is not enough.
     fn unused_since_previous_listing(&self, ports: Vec<String>) -> Vec<String> {
         let previous = self.unused_ports.replace(ports.iter().cloned().collect());
         ports.into_iter().filter(|port| previous.contains(port)).collect()

@@ -16,7 +16,7 @@ pub trait StateMachine {
     fn step(&mut self, input: Input<'_, Self::Reply>) -> Next<Self::Call>;
     /// Set as soon as an instance may exist in the cloud, so that it is recorded before the machine can fail.
     fn external_id(&self) -> Option<&ExternalId>;
-    /// Current step of the machine, in a few words: for dump and log.
+    /// Current step of the machine, in a few words, for dumps and logs.
     fn label(&self) -> &'static str;
 }
 
@@ -42,7 +42,7 @@ pub enum Next<C> {
 /// Group of calls that compete with each other. Lanes are served in turn, so that listing cannot starve deleting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// Changes something, or is urgent.
+    /// Calls that change something, or are urgent.
     Change,
     Read,
     /// Long transfers: spaced like all calls, but not counted as in flight.
@@ -52,19 +52,20 @@ pub enum Lane {
 /// Rate limits of a provider.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimits {
-    /// Between the starts of two calls.
+    /// Minimum interval between the starts of two calls.
     pub spacing: Seconds,
     pub in_flight: InFlightLimit,
-    /// Machines that wait for an inventory share one listing, which starts this long after the first of them asked.
+    /// Delay from the first machine that waits for an inventory to the start of its listing. Machines that begin to
+    /// wait during the delay share the listing.
     pub listing_delay: Seconds,
     /// Interval of refreshes; `None` if nothing changes by itself.
     pub refresh: Option<Seconds>,
 }
 
-/// Maximum age of limits and of their use by others; the same as in Nodepool 11.
+/// Maximum age of limits and of their usage by others; the same as in Nodepool 11.
 pub const REFRESH_INTERVAL: Seconds = Seconds(300.0);
 
-/// Maximum of calls in flight.
+/// Maximum number of calls in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightLimit {
     /// Defined by the driver, e.g. 1 for a client that is not safe to use concurrently.
@@ -73,7 +74,7 @@ pub enum InFlightLimit {
     Configurable,
 }
 
-/// The machine for jobs of a single request, and for jobs whose result is known without one.
+/// State machine of a job that needs a single call, or whose result is known without a call.
 pub struct OneCall<C, R> {
     state: OneCallState<C, R>,
     label: &'static str,

@@ -22,7 +22,7 @@ pub struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// The monotonic time of a wall-clock time, unless the wall clock is set before.
+    /// The monotonic time at which the wall clock will show `time`, unless the wall clock is set before then.
     pub fn monotonic_time_of(&self, time: Timestamp) -> MonotonicTime {
         self.monotonic_now + (time - self.now)
     }

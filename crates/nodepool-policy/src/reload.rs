@@ -1,4 +1,4 @@
-//! Reload: the smallest set of changes between two configurations, as things to start, replace and drain.
+//! Reload: the smallest set of changes between two configurations, which names what to start, replace and drain.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,18 +9,18 @@ use nodepool_model::records::ids::{PoolId, ProviderName};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     ProviderAdded(ProviderName),
-    /// Its TaskManager is replaced; its pools keep running and are notified.
+    /// The provider's TaskManager is replaced; its pools keep running and are notified.
     ProviderChanged(ProviderName),
     ProviderRemoved(ProviderName),
     PoolAdded(PoolId),
     PoolChanged(PoolId),
     PoolRemoved(PoolId),
     LabelsChanged,
-    /// Tenant limits or `max-hold-age`.
+    /// Tenant limits or `max-hold-age` changed.
     LimitsChanged,
-    /// The ZooKeeper servers: the session moves to the new ones.
+    /// The list of ZooKeeper servers changed: the session moves to the new servers.
     ServersChanged,
-    /// A change that needs a restart; named for the log.
+    /// A change that needs a restart, with its name for the log.
     NeedsRestart(&'static str),
 }
 

@@ -98,7 +98,7 @@ fn options(entry: &mut Map, kind: AuthKind, api: IdentityApi) -> Result<Map, Clo
     let names = option_names(kind, api);
     let mut result = Map::default();
     for name in &names {
-        // `user_name` is an old name of this one option.
+        // `user_name` is an old name of this option.
         let spellings: &[&str] = if *name == "username" { &["username", "user_name"] } else { &[name] };
         let mut value = None;
         for map in [&mut auth, &mut *entry] {
@@ -117,8 +117,9 @@ fn options(entry: &mut Map, kind: AuthKind, api: IdentityApi) -> Result<Map, Clo
         }
     }
     if let Some((key, node)) = auth.0.iter().find(|(_, node)| !node.is_null()) {
-        let suggestion = nearest(key, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
-        let help = format!("{suggestion}its options are: {}", names.join(", "));
+        let suggestion =
+            nearest(key, names.iter().copied()).map_or_else(String::new, |near| format!("did you mean {near}? "));
+        let help = format!("{suggestion}the options are: {}", names.join(", "));
         return Err(node.origin.invalid(format!("auth has an option {key} that this auth type does not have"), help));
     }
     Ok(result)
@@ -223,7 +224,8 @@ impl Options<'_> {
         Ok(or_default("name")?.map(Domain::Name))
     }
 
-    /// Names are unique only within a domain, and the `v3…` types have no default domain.
+    /// Rejects a name without its domain for the `v3…` types: names are unique only within a domain, and these types
+    /// have no default domain.
     fn require_domain(&self, name: &str, domain: &Option<Domain>) -> Result<(), CloudsError> {
         if domain.is_some() || self.api == IdentityApi::Discovered {
             return Ok(());

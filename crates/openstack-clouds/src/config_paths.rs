@@ -28,7 +28,7 @@ pub struct Environment {
     pub home: Option<PathBuf>,
 }
 
-/// Without the values, because `OS_PASSWORD` is among the variables.
+/// Shows no values, because `OS_PASSWORD` is among the variables.
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.variables.keys().collect();
@@ -54,7 +54,7 @@ pub struct FileText {
 }
 
 impl ConfigPaths {
-    /// First the files that variables name, then those in these directories.
+    /// Candidates: first the files that environment variables name, then those in these directories.
     pub fn new(directories: &[PathBuf], environment: Environment) -> Self {
         let list = |variable: &str, stem: &str| {
             let named = environment.variables.get(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -89,7 +89,7 @@ pub fn directories(
 ) -> Vec<PathBuf> {
     let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     let variable = |name: &str| variables.get(name).map_or("", String::as_str);
-    // A snap's HOME is not the user's.
+    // Inside a snap, HOME is not the user's home directory.
     let real_home = Some(variable("SNAP_REAL_HOME")).filter(|path| !path.is_empty()).map(PathBuf::from);
     let user = home.as_ref().map(|home| home.join(".config"));
     let real_user = real_home.or(home).map(|home| home.join(".config"));
@@ -123,7 +123,7 @@ fn read_first(paths: &[PathBuf]) -> Result<Option<FileText>, CloudsError> {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> CloudsError {
-    let help = format!("{error}; make it readable for this program's user, as text in UTF-8, or move it away");
+    let help = format!("{error}; make it readable for this program's user and encode it as UTF-8, or move it away");
     let problem = Diagnostic::error(Position::default(), "cannot read the file").help(help);
     CloudsError::Unreadable(problem.in_file(&path.display().to_string()))
 }

@@ -28,7 +28,7 @@ use python_yaml::diagnostics::Diagnostic;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedCloud {
     pub settings: CloudSettings,
-    /// No errors among them.
+    /// None of them is an error.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -37,7 +37,7 @@ pub fn load(paths: &ConfigPaths, selector: CloudSelector<'_>) -> Result<LoadedCl
     resolve(&config_paths::read(paths)?, selector)
 }
 
-/// Resolves the settings of a cloud from these files. Pure.
+/// Resolves the settings of a cloud from the texts of these files, without I/O.
 pub fn resolve(files: &ConfigFiles, selector: CloudSelector<'_>) -> Result<LoadedCloud, CloudsError> {
     let mut warnings = Vec::new();
     let clouds = select::Clouds::new(files, &mut warnings)?;

@@ -15,10 +15,10 @@ use crate::settings::{
 };
 use python_yaml::diagnostics::{Diagnostic, Severity};
 
-/// The port of statsd if a file names only the host.
+/// Port of statsd if only the host is configured.
 const STATSD_PORT: u16 = 8125;
 
-/// The SDK's name of the service, and its old names.
+/// The SDK's name of the block storage service, and the service's old names.
 const BLOCK_STORAGE: [&str; 5] = ["block_storage", "volumev3", "volumev2", "volume", "block_store"];
 
 pub fn settings(
@@ -64,7 +64,7 @@ pub fn settings(
     })
 }
 
-/// Settings may refer to each other: `https://{region_name}.example.com`.
+/// Replaces references, because settings may refer to each other: `https://{region_name}.example.com`.
 fn interpolate_all(map: &mut Map) -> Result<(), CloudsError> {
     for at in 0..map.0.len() {
         let (key, node) = &map.0[at];
@@ -121,7 +121,7 @@ fn interfaces(node: &Node) -> Result<Vec<Interface>, CloudsError> {
     Ok(vec![interface(node)?])
 }
 
-/// `internal`, or its old spelling `internalURL`.
+/// Reads an interface such as `internal`, or its old spelling `internalURL`.
 fn interface(node: &Node) -> Result<Interface, CloudsError> {
     let name = node.scalar("interface")?.unwrap_or_default();
     match name.strip_suffix("URL").unwrap_or(&name) {
@@ -204,7 +204,8 @@ fn floating_ips(map: &Map, warnings: &mut Vec<Diagnostic>) -> Result<FloatingIps
     }
 }
 
-/// The cloud's own value, else the variable's, else that of the section `client`. Each has an old, inverse spelling.
+/// Whether IPv4 is forced: the cloud's own value, else the variable's, else that of the section `client`. Each has an
+/// old, inverse spelling.
 fn force_ipv4(map: &Map, root: &Map, environment: &Environment) -> Result<bool, CloudsError> {
     let variable = |name: &str| environment.variables.get(name).map(|value| value.eq_ignore_ascii_case("true"));
     let client = root.map("client")?;
@@ -234,11 +235,13 @@ fn statsd(map: &Map, root: &Map, environment: &Environment) -> Result<Option<Sta
         return Ok(None);
     }
     let number = port.map_or(Ok(STATSD_PORT), |port| {
-        let node = of_cloud.get("port").or_else(|| global.get("port"));
-        let wrong = |node: &Node| node.type_error("the port of statsd", "a number from 1 to 65535");
-        let in_environment = || Origin::named("environment variable STATSD_PORT");
-        port.parse::<u16>().map_err(|_| {
-            node.map_or_else(|| in_environment().invalid("the port of statsd is not a port", "write a number"), wrong)
+        // The variable takes precedence over the section of all clouds.
+        let of_all = || global.get("port").filter(|_| variable("STATSD_PORT").is_none());
+        let node = of_cloud.get("port").or_else(of_all);
+        port.parse::<u16>().ok().filter(|number| *number > 0).ok_or_else(|| {
+            let origin =
+                node.map_or_else(|| Origin::named("environment variable STATSD_PORT"), |node| node.origin.clone());
+            origin.invalid("the port of statsd is not a port", "write a number from 1 to 65535")
         })
     })?;
     Ok(Some(Statsd {

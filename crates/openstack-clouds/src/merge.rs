@@ -6,14 +6,14 @@ use crate::error::CloudsError;
 use python_yaml::diagnostics::Diagnostic;
 use python_yaml::tree::{Position, YamlNode, YamlValue};
 
-/// Where a value was written: a file, an environment variable or a table of this program.
+/// Source of a value: a file, an environment variable or a table of this program.
 #[derive(Clone)]
 pub struct Origin {
     pub file: Arc<str>,
     pub at: Position,
 }
 
-/// Not `Debug`: it may hold a password.
+/// A value with its origin. Not `Debug`, because it may be a password.
 #[derive(Clone)]
 pub struct Node {
     pub origin: Origin,
@@ -31,7 +31,7 @@ pub enum Value {
     Map(Map),
 }
 
-/// Keys in the order of their first appearance, which decides when two spellings of a key meet.
+/// Keys in the order of their first appearance, which decides between two spellings of a key.
 #[derive(Clone, Default)]
 pub struct Map(pub Vec<(String, Node)>);
 
@@ -91,7 +91,7 @@ impl Node {
         matches!(self.value, Value::Null)
     }
 
-    /// An error: `what` has the wrong type.
+    /// The error for a `what` of the wrong type.
     pub fn type_error(&self, what: &str, expected: &str) -> CloudsError {
         let found = match self.value {
             Value::Null => "nothing (null)",
@@ -149,12 +149,12 @@ impl Map {
         self.0.iter().find(|(own, _)| own == key).map(|(_, node)| node)
     }
 
-    /// Null counts as absent.
+    /// The value of a key, where null counts as absent.
     pub fn given(&self, key: &str) -> Option<&Node> {
         self.get(key).filter(|node| !node.is_null())
     }
 
-    /// An existing key keeps its position.
+    /// Sets the value of a key; an existing key keeps its position.
     pub fn set(&mut self, key: &str, node: Node) {
         match self.0.iter_mut().find(|(own, _)| own == key) {
             Some((_, old)) => *old = node,

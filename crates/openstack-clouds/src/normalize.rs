@@ -1,4 +1,4 @@
-//! Normalizes old spellings and positions of settings, in the order of the SDK.
+//! Normalization of old spellings and positions of settings, in the order of the SDK.
 
 use crate::error::CloudsError;
 use crate::merge::{Map, Node, Origin, Value};
@@ -47,7 +47,7 @@ pub fn normalized(entry: Map, cloud: &Origin, warnings: &mut Vec<Diagnostic>) ->
     Ok(entry.with_underscores())
 }
 
-/// The timeout of one service applies to all services, and the last one counts.
+/// Merges the timeouts of services into `api_timeout`: each applies to all services, and the last one counts.
 fn merge_timeouts(entry: Map) -> Map {
     let mut result = Map::default();
     let mut of_service = None;
@@ -61,7 +61,7 @@ fn merge_timeouts(entry: Map) -> Map {
     result
 }
 
-/// `endpoint_type` is the old name of `interface`.
+/// Renames `endpoint_type`, the old name of `interface`.
 fn rename_endpoint_types(entry: Map) -> Map {
     let mut result = Map::default();
     for (key, node) in entry.0 {

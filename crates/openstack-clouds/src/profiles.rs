@@ -38,8 +38,8 @@ pub fn profile(named: &Node, files: &ConfigFiles, warnings: &mut Vec<Diagnostic>
     let Some(profile) = known.get(&name) else {
         let names: Vec<&str> = known.0.iter().map(|(name, _)| name.as_str()).collect();
         let suggestion =
-            nearest(&name, names.iter().copied()).map_or_else(String::new, |near| format!("; is it {near}?"));
-        let help = format!("an empty profile is used{suggestion} (built in are {})", names.join(", "));
+            nearest(&name, names.iter().copied()).map_or_else(String::new, |near| format!("; did you mean {near}?"));
+        let help = format!("an empty profile is used{suggestion} (built-in profiles: {})", names.join(", "));
         let warning = named.origin.diagnostic(format!("there is no profile {name}"), help);
         warnings.push(warning.at_most(Severity::Warning));
         return Ok(Map::default());

@@ -19,7 +19,7 @@ pub struct Clouds {
     /// The files' other sections.
     pub root: Map,
     clouds: Map,
-    /// Name of the cloud that variables describe.
+    /// Name of the cloud that environment variables describe.
     environment_cloud: String,
     /// The cloud for providers that name none.
     default: Option<String>,
@@ -33,7 +33,7 @@ pub struct CloudEntry {
     pub map: Map,
 }
 
-/// Variables that choose a cloud and do not describe one.
+/// Environment variables that choose a cloud and do not describe one.
 const SELECTOR_VARIABLES: [&str; 6] = [
     "OS_CLOUD",
     "OS_REGION_NAME",
@@ -129,14 +129,14 @@ impl Clouds {
             format!("there is no clouds.yaml, .yml or .json in {}", directories.join(", "))
         } else {
             let suggestion =
-                nearest(name, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
+                nearest(name, names.iter().copied()).map_or_else(String::new, |near| format!("did you mean {near}? "));
             format!("{suggestion}the clouds are: {}", names.join(", "))
         };
         CloudsError::NoSuchCloud(self.origin.diagnostic(format!("Cloud {name} was not found."), help))
     }
 }
 
-/// The cloud that variables describe: each `OS_…` is the setting of that name.
+/// The cloud that environment variables describe: each `OS_…` is the setting of that name.
 fn cloud_from_environment(files: &ConfigFiles) -> Option<Node> {
     let variables = files.environment.variables.iter();
     let ours: Vec<_> = variables
@@ -203,7 +203,7 @@ fn region_from_node(node: &Node) -> Result<Region, CloudsError> {
     Ok(Region { name, values: map.map("values")? })
 }
 
-/// The selected region, or the first. If none are listed, any name is valid.
+/// The selected region, or the first one if none is selected. If no regions are listed, any name is valid.
 fn select_region(
     name: &str,
     known: Vec<Region>,
@@ -218,7 +218,7 @@ fn select_region(
     found.ok_or_else(|| {
         let cloud = cloud.as_deref().unwrap_or("without a name");
         let message = format!("Region {name} is not a valid region name for cloud {cloud}.");
-        let help = format!("the regions are: {} (upper and lower case differ)", names.join(", "));
+        let help = format!("the regions are: {} (names are case-sensitive)", names.join(", "));
         CloudsError::NoSuchRegion(origin.diagnostic(message, help))
     })
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::secret::Secret;
 
-/// If two settings are equal, a running provider does not have to be replaced.
+/// Settings of a cloud. If they are equal after a reload, the running provider does not have to be replaced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CloudSettings {
     /// The key in `clouds`; `None` if no cloud is named.
@@ -19,7 +19,7 @@ pub struct CloudSettings {
     pub services: Services,
     /// Format of the image file to upload: `qcow2`, `raw`, `vhd`…
     pub image_format: String,
-    /// Images are imported by tasks, from object storage.
+    /// Whether images are imported by tasks, from object storage.
     pub image_api_use_tasks: bool,
     /// Properties for every uploaded image: those of `disable_vendor_agent`.
     pub image_properties: BTreeMap<String, String>,
@@ -29,7 +29,7 @@ pub struct CloudSettings {
     pub networks: Vec<NetworkRole>,
     pub use_external_network: bool,
     pub use_internal_network: bool,
-    /// Servers are reached at their private address.
+    /// Whether servers are reached at their private address.
     pub private: bool,
     pub force_ipv4: bool,
     /// Destination of API call timings; `None` if no statsd is named.
@@ -98,7 +98,7 @@ pub enum Scope {
     Trust(String),
 }
 
-/// How the server's certificate is checked.
+/// Check of the server's certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verify {
     /// Against the authorities that the system trusts.
@@ -122,7 +122,7 @@ pub struct Services {
     pub network: Service,
     pub image: Service,
     pub block_storage: Service,
-    /// Only for images that are imported from there.
+    /// Used only for images that are imported from object storage.
     pub object_store: Service,
     pub identity: Service,
 }
@@ -133,7 +133,7 @@ pub struct Service {
     /// Replaces the catalogue's endpoint.
     pub endpoint: Option<String>,
     pub region: Option<String>,
-    /// The first one in the catalogue is used.
+    /// The first of these that the catalogue contains is used.
     pub interfaces: Vec<Interface>,
     pub api_version: Option<String>,
     pub microversion: Option<String>,
@@ -167,11 +167,11 @@ pub struct NetworkRole {
     pub routes_externally: bool,
     pub routes_ipv4_externally: bool,
     pub routes_ipv6_externally: bool,
-    /// Floating addresses are allocated from it.
+    /// Whether floating addresses are allocated from this network.
     pub nat_source: bool,
-    /// Floating addresses are mapped to addresses on it.
+    /// Whether floating addresses are mapped to addresses on this network.
     pub nat_destination: bool,
-    /// A server is reached at its address on this network.
+    /// Whether a server is reached at its address on this network.
     pub default_interface: bool,
 }
 

@@ -108,7 +108,7 @@ fn missing_options_are_named_in_the_words_of_openstacksdk() {
 #[test]
 fn the_error_for_an_unknown_cloud_lists_the_known_ones() {
     let message = error_of("clouds: {cc: {}, production: {}}");
-    assert_eq!(message, "Cloud c was not found. (clouds.yaml): is it cc? the clouds are: cc, production");
+    assert_eq!(message, "Cloud c was not found. (clouds.yaml): did you mean cc? the clouds are: cc, production");
     let files =
         ConfigFiles { searched: vec!["/a/clouds.yaml".into(), "/a/clouds.yml".into()], ..ConfigFiles::default() };
     let message = settings_of_files(&files, None).unwrap_err().to_string();
@@ -122,7 +122,7 @@ fn unknown_auth_types_and_options_are_rejected() {
     ));
     let message = error_of("clouds: {c: {auth: {auth_url: x, username: zuul, pasword: hunter2}}}");
     assert!(message.contains("auth has an option pasword"), "{message}");
-    assert!(message.contains("is it password?"), "{message}");
+    assert!(message.contains("did you mean password?"), "{message}");
 }
 
 #[test]
@@ -163,13 +163,13 @@ fn a_region_has_values_of_its_own() {
     let message = settings_of_files(&files, Some("three")).unwrap_err().to_string();
     assert_eq!(
         message,
-        "Region three is not a valid region name for cloud c. (clouds.yaml:3:5): the regions are: one, two (upper and \
-         lower case differ)"
+        "Region three is not a valid region name for cloud c. (clouds.yaml:3:5): the regions are: one, two (names are \
+         case-sensitive)"
     );
 }
 
 #[test]
-fn a_cloud_wins_over_its_profile_and_the_own_profiles_over_the_built_in_ones() {
+fn a_cloud_overrides_its_profile_and_own_profiles_the_built_in_ones() {
     let of = |vendors: Option<FileText>| {
         let text = "clouds: {c: {profile: citycloud, region_name: Fra1, auth: {username: u, password: p}}}";
         let files = ConfigFiles { clouds: file("clouds.yaml", text), vendors, ..ConfigFiles::default() };
@@ -206,7 +206,7 @@ fn url_profiles_are_rejected_and_unknown_ones_cause_a_warning() {
     assert!(message.contains("the profile https://cloud.example.com is a URL (clouds.yaml:4:14)"), "{message}");
     let files = ConfigFiles { clouds: file("clouds.yaml", &cloud("profile: rakspace")), ..ConfigFiles::default() };
     let warnings = resolve(&files, CloudSelector::default()).unwrap().warnings;
-    assert!(warnings[0].to_string().contains("is it rackspace?"), "{warnings:?}");
+    assert!(warnings[0].to_string().contains("did you mean rackspace?"), "{warnings:?}");
 }
 
 #[test]
@@ -317,6 +317,24 @@ fn statsd_is_configured_for_all_clouds_or_for_one() {
     let files = ConfigFiles { clouds, environment: environment(&[("STATSD_HOST", "e")]), ..ConfigFiles::default() };
     let statsd = settings_of_files(&files, None).unwrap().statsd.unwrap();
     assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("e", 8125, "openstack.api"));
+}
+
+#[test]
+fn an_invalid_port_of_statsd_is_reported_where_it_comes_from() {
+    let global = format!("{}metrics: {{statsd: {{port: 1}}}}\n", cloud(""));
+    let error = |text: &str, variable: &str| {
+        let environment = environment(&[("STATSD_PORT", variable)]);
+        let files = ConfigFiles { clouds: file("clouds.yaml", text), environment, ..ConfigFiles::default() };
+        settings_of_files(&files, None).unwrap_err().to_string()
+    };
+    for port in ["x", "0", "65536"] {
+        assert_eq!(
+            error(&global, port),
+            "the port of statsd is not a port (environment variable STATSD_PORT): write a number from 1 to 65535"
+        );
+    }
+    let own = cloud("metrics: {statsd: {port: 0}}");
+    assert!(error(&own, "1").starts_with("the port of statsd is not a port (clouds.yaml:4:"), "{}", error(&own, "1"));
 }
 
 #[test]

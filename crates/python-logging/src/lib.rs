@@ -63,7 +63,7 @@ pub struct LogPlan {
     pub loggers: BTreeMap<String, LoggerPlan>,
     /// Entries of the file that are not supported; for stderr.
     pub notices: Vec<String>,
-    /// Which logger a tracing target belongs to.
+    /// The loggers of the tracing targets.
     pub names: &'static LoggerNames,
 }
 
@@ -76,7 +76,7 @@ pub struct HandlerPlan {
     pub sink: SinkPlan,
 }
 
-/// Allows records of the logger of this name and of those below it; without a name every record.
+/// Allows the records of the logger of this name and of those below it; an empty name allows every record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter(pub String);
 
@@ -124,7 +124,7 @@ pub enum LineFormat {
     Json,
 }
 
-/// How much the default plan shows of the program itself.
+/// Level from which the default plan shows records of the program itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     Normal,
@@ -142,17 +142,17 @@ pub enum LogError {
 }
 
 impl LogPlan {
-    /// Foreground, without a logging file.
+    /// The plan of a process in the foreground without a logging file.
     pub fn to_stdout(verbosity: Verbosity, names: &'static LoggerNames) -> Self {
         Self::default_plan(SinkPlan::Stdout, verbosity, names)
     }
 
-    /// Command-line tools, whose results go to stdout.
+    /// The plan of a command-line tool, which writes its results to stdout.
     pub fn to_stderr(verbosity: Verbosity, names: &'static LoggerNames) -> Self {
         Self::default_plan(SinkPlan::Stderr, verbosity, names)
     }
 
-    /// Background, without a logging file.
+    /// The plan of a process in the background without a logging file.
     pub fn to_file(path: impl Into<PathBuf>, verbosity: Verbosity, names: &'static LoggerNames) -> Self {
         Self::default_plan(SinkPlan::File(FilePlan::watched(path)), verbosity, names)
     }
@@ -176,7 +176,7 @@ impl LogPlan {
         Self { handlers: vec![handler, discarding], loggers, notices: Vec::new(), names }
     }
 
-    /// Every handler writes JSON, whatever formatter it has.
+    /// Makes every handler write JSON, regardless of its formatter.
     pub fn as_json(mut self) -> Self {
         for handler in &mut self.handlers {
             handler.format = Format::json(Layout::Object(Object::default()), Date::default());

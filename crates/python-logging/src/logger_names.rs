@@ -1,8 +1,9 @@
-//! Logger names of a program, as tables that it passes in: under which name of its Python original a target logs.
+//! Logger names of a program, as tables that it passes in: each tracing target logs under a name of the Python
+//! original.
 
 use std::borrow::Cow;
 
-/// The names that operators use in their logging files, and the tracing targets they stand for.
+/// The names that operators use in their logging files, and the tracing targets that log under them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoggerNames {
     /// The logger above all loggers of the program, and the prefix of its tracing targets.

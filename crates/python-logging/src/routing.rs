@@ -93,7 +93,7 @@ impl Routing {
         for handler in self.handlers_of(record.logger).filter(accepts) {
             let warning = |text: &str| handler.format.render(&log_warning(record, self.names.log_warnings, text));
             if let Some(problem) = handler.sink.write(&handler.format.render(record), record.level, warning) {
-                // Nothing is left to report a failure of stderr to.
+                // A failure of stderr cannot be reported anywhere.
                 let _ = io::stderr().write_all(format!("{}: {problem}\n", self.names.root).as_bytes());
             }
         }

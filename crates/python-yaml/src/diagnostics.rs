@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::scalar::Position;
 
-/// Whether a file can still be used.
+/// Consequence of a diagnostic for its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Worth knowing; nothing is wrong.
+    /// Information; nothing is wrong.
     Notice,
     /// The file works, but perhaps not as intended.
     Warning,
@@ -110,7 +110,7 @@ fn simplified(word: &str) -> Vec<char> {
     word.chars().take(64).flat_map(char::to_lowercase).map(|letter| if letter == '_' { '-' } else { letter }).collect()
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours between two words.
+/// Number of insertions, deletions, replacements and swaps of neighbours between two words.
 fn distance(left: &[char], right: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=right.len()).collect();

@@ -1,4 +1,5 @@
-//! Rejection of tabs that PyYAML's YAML 1.1 does not allow. Later versions of YAML and our parser read them as spaces.
+//! Rejection of tabs that PyYAML's YAML 1.1 does not allow. Later versions of YAML, and the parser of this crate,
+//! read them as spaces.
 
 use crate::diagnostics::Diagnostic;
 use crate::scalar::Position;

@@ -34,7 +34,7 @@ pub struct YamlKey {
     pub kind: KeyKind,
 }
 
-/// Lookups find only text keys; other kinds are mistakes or data of other programs.
+/// Type of a key. Lookups find only text keys; other kinds are mistakes or data of other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyKind {
     Text,
@@ -247,14 +247,14 @@ impl YamlNode {
         }
     }
 
-    /// Texts that are written as one text, one list of texts, or not at all.
+    /// The texts at a key, which are written as one text, one list of texts, or not at all.
     pub fn texts(&self, key: &str) -> Result<Vec<String>, Diagnostic> {
         let Some(node) = self.given(key) else { return Ok(Vec::new()) };
         let items = if let YamlValue::List(items) = &node.value { items } else { std::slice::from_ref(node) };
         items.iter().map(|item| item.scalar_text().ok_or_else(|| wrong_type("str", key, item))).collect()
     }
 
-    /// The same data as JSON, for records. What JSON cannot hold becomes null.
+    /// The same data as JSON, for records. A value that JSON cannot represent becomes null.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value;
         match &self.value {

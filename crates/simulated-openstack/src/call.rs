@@ -47,7 +47,7 @@ impl FromStr for Service {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|service| text == service.name() || text == service.project());
-        found.ok_or_else(|| format!("{text} is no service: identity, compute, image, network or volume"))
+        found.ok_or_else(|| format!("{text} is not a service: expected identity, compute, image, network or volume"))
     }
 }
 
@@ -161,7 +161,7 @@ fn pairs(query: &str) -> Vec<(String, String)> {
     pairs.map(pair).collect()
 }
 
-/// Decodes percent escapes (`%41`); returns the input if the result is no valid UTF-8.
+/// Decodes percent escapes (`%41`); returns the input if the result is not valid UTF-8.
 fn percent_decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);

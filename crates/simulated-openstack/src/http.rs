@@ -81,7 +81,8 @@ async fn read(payload: web::Payload) -> Option<Bytes> {
     payload.to_bytes_limited(MAX_BODY_SIZE).await.ok()?.ok()
 }
 
-/// `None` if the peer stopped in the middle, or if the connection has to break.
+/// Receives and hashes the content of an upload; `None` if the peer stops in the middle, or if the knob
+/// `uploads_break_at` breaks the connection.
 async fn receive_upload(
     mut payload: web::Payload,
     breaks_at: Option<u64>,

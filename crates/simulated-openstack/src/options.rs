@@ -11,10 +11,10 @@ use crate::faults::knobs::Knobs;
 /// A simulated OpenStack over HTTP, for tests, benchmarks and demonstrations.
 #[derive(Clone, Debug, Parser)]
 pub struct Options {
-    /// The port on 127.0.0.1; 0 takes a free one.
+    /// The port on 127.0.0.1; 0 selects a free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
-    /// Where to write a clouds.yaml with the clouds `simulated` and `simulated-appcred`.
+    /// Write a clouds.yaml with the clouds `simulated` and `simulated-appcred` to this path.
     #[arg(long, value_name = "PATH")]
     pub clouds_yaml: Option<PathBuf>,
     /// Serve TLS with this certificate chain (PEM).
@@ -43,10 +43,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Checks that the flags' types cannot express: valid durations, and enough addresses for the networks.
+    /// Checks the rules that the flags' types cannot express: knobs are valid, and networks have enough addresses.
     pub fn check(&self) -> anyhow::Result<()> {
         self.knobs.updated(json!({})).map_err(anyhow::Error::msg)?;
-        anyhow::ensure!(self.networks.len() <= 9, "there are addresses for nine networks");
+        anyhow::ensure!(self.networks.len() <= 9, "too many networks: there are addresses for nine");
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use rustls::ServerConfig;
@@ -10,6 +11,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+
+/// Pause after a failed accept, because the process may be out of file descriptors.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 pub fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
     let chain = CertificateDer::pem_file_iter(certificate).and_then(|chain| chain.collect::<Result<Vec<_>, _>>());
@@ -24,14 +28,51 @@ pub fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
 pub async fn forward(listener: TcpListener, acceptor: TlsAcceptor, to: SocketAddr) {
     loop {
         // A connection that closed before it was accepted does not end the proxy.
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            continue;
+        };
         let acceptor = acceptor.clone();
-        // The task ends with its connection, so the number of tasks is that of the clients.
+        // The task ends with its connection, so the clients bound the number of tasks.
         tokio::spawn(async move {
             let Ok(mut outer) = acceptor.accept(stream).await else { return };
             if let Ok(mut inner) = TcpStream::connect(to).await {
                 let _ = tokio::io::copy_bidirectional(&mut outer, &mut inner).await;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::os::fd::AsFd;
+    use std::pin::pin;
+
+    use rustls::server::ResolvesServerCertUsingSni;
+    use tokio::net::TcpSocket;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_accept_is_retried_after_a_pause() {
+        // `accept` fails at once on a socket that does not listen.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap();
+        let listener = TcpListener::from_std(socket.as_fd().try_clone_to_owned().unwrap().into()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+        let mut proxy = pin!(forward(listener, TlsAcceptor::from(Arc::new(config)), address));
+        let mut polls = 0;
+        let counted = poll_fn(|ctx| {
+            polls += 1;
+            // Without pauses, the paused clock would stand still.
+            assert!(polls < 1_000, "the proxy does not pause");
+            proxy.as_mut().poll(ctx)
+        });
+        assert!(tokio::time::timeout(RETRY_INTERVAL * 100, counted).await.is_err());
+        assert!(polls > 50, "{polls} attempts");
     }
 }

@@ -99,7 +99,7 @@ impl SendHandle {
     }
 }
 
-/// Why a connection ended, if the reason is worth logging.
+/// Reason of a connection's end, if it is worth logging.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     #[error("frame of {0} bytes, limit {FRAME_LIMIT}")]
@@ -108,6 +108,10 @@ pub enum LinkError {
     Malformed(#[from] Malformed),
     #[error("no connect request within 10 s")]
     Silent,
+    #[error("TLS handshake not completed within 10 s")]
+    HandshakeTimeout,
+    #[error("TLS handshake failed: {0}")]
+    Handshake(#[source] std::io::Error),
     #[error("write timed out")]
     Stuck,
     #[error("{0}")]

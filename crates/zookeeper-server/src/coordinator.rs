@@ -10,11 +10,11 @@ use crate::tree::{DirtyKey, Failure, Fired, Session, Tree, WatchKind, Write};
 
 /// The shortest and longest session timeout granted, in milliseconds.
 pub const TIMEOUTS_MS: std::ops::RangeInclusive<i32> = 1_000..=40_000;
-/// Watches that one session may have; a client that wants more is misbehaving.
+/// Maximum number of watches of one session; a client that needs more is misbehaving.
 pub const WATCH_LIMIT: usize = 250_000;
-/// Maximum reply of one `multiRead`, in bytes.
+/// Maximum size of the reply to one `multiRead`, in bytes.
 const MULTI_READ_LIMIT: usize = 4 * 1024 * 1024;
-/// After a stall of the server that is longer than this, sessions are extended by its duration.
+/// Maximum server stall without effect on sessions; a longer one extends them by its duration.
 const SERVER_STALL_MS: u64 = 2_000;
 
 /// One network connection.
@@ -98,7 +98,7 @@ impl Coordinator {
         self.links.len()
     }
 
-    /// The changes to store before the present outputs may be sent. The caller takes both together.
+    /// The changes to store before the current outputs may be sent. The caller takes both together.
     pub fn take_dirty_keys(&mut self) -> BTreeSet<DirtyKey> {
         std::mem::take(&mut self.dirty_keys)
     }

@@ -69,7 +69,7 @@ impl Engine {
 
     fn process_batch(&mut self, batch: Vec<Message>) -> Result<(), StoreError> {
         let now = self.now();
-        // Connections without a write in this batch are answered first and do not wait for the disk.
+        // Reads that follow no write of their connection in this batch are answered first and do not wait for the disk.
         let mut writers = BTreeSet::new();
         let (mut later, mut ticks) = (Vec::new(), 0);
         for message in batch {

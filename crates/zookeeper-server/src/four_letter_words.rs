@@ -4,11 +4,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{Message, ServerStats};
 
-/// The server version for clients: the version of the protocol comes first.
+/// The server version that clients receive; it begins with the version of the protocol.
 const VERSION: &str = concat!("3.8.0-nodepool-", env!("CARGO_PKG_VERSION"));
 
-/// The answer to the first four bytes of a connection, if they are a word. (As the length of a frame they would be
-/// far too large, so nothing else can be meant.)
+/// The answer to the first four bytes of a connection, if they are a word. A word cannot be confused with the length of
+/// a frame: such a length would be far too large.
 pub async fn answer(first: [u8; 4], engine: &mpsc::Sender<Message>) -> Option<String> {
     let stats = match &first {
         b"ruok" => return Some("imok".into()),

@@ -94,7 +94,7 @@ impl Writer {
         Self::default()
     }
 
-    /// For bytes that end as a frame of the protocol: `finish_frame`.
+    /// A writer for a frame of the protocol, which `finish_frame` completes.
     pub fn frame() -> Self {
         Self { bytes: vec![0; LENGTH_FIELD] }
     }

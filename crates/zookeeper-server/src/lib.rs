@@ -25,6 +25,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tracing::{debug, error, info, warn};
 
 use client_connection::LinkError;
@@ -32,13 +33,13 @@ use coordinator::{Input, LinkId};
 use engine::{Engine, Message};
 use store::{Store, StoreError};
 
-/// How often sessions are checked for expiry.
+/// Interval between checks of the sessions for expiry.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections served at once; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 1_024;
-/// Messages that wait for the engine; each connection also bounds its own.
+/// Maximum number of messages that wait for the engine; each connection also limits its own.
 const INBOX_CAPACITY: usize = 16_384;
 
 /// PEM files for a client: its certificate, its key and the authority that signed the server's certificate.
@@ -65,9 +66,9 @@ pub enum EmbeddedError {
     Directory { path: PathBuf, source: std::io::Error },
     #[error("the data directory {path} is in use by another process; stop it or choose another --data-dir", path = path.display())]
     InUse { path: PathBuf },
-    #[error("the store in {path}: {reason}; restore the directory from a backup, or move it away to start empty", path = path.display())]
+    #[error("the store in {path} is damaged: {reason}; restore the directory from a backup, or move it away to start empty", path = path.display())]
     Damaged { path: PathBuf, reason: String },
-    #[error("the store in {path}: {source}", path = path.display())]
+    #[error("cannot use the store in {path}: {source}", path = path.display())]
     Store { path: PathBuf, source: StoreError },
     #[error("no two free ports on 127.0.0.1 from {first_port} on")]
     NoPort { first_port: u16 },
@@ -124,7 +125,7 @@ impl EmbeddedServer {
         self.address
     }
 
-    /// Clients must show the certificate of `tls_files` here.
+    /// The TLS address. Clients must present the certificate of `tls_files` here.
     pub fn tls_address(&self) -> SocketAddr {
         self.tls_address
     }
@@ -247,7 +248,7 @@ impl Acceptor {
                     });
                 }
                 Err(error) => {
-                    // Out of file descriptors, most likely: let some connections end first.
+                    // The process is most likely out of file descriptors: wait until some connections end.
                     warn!(%error, "embedded coordinator cannot accept a connection");
                     tokio::time::sleep(TICK_INTERVAL).await;
                 }
@@ -269,16 +270,43 @@ impl Acceptor {
         }
         let ended = match tls {
             None => client_connection::serve(stream, link, self.engine).await,
-            Some(acceptor) => match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => client_connection::serve(stream, link, self.engine).await,
-                Ok(Err(error)) => return warn!(%peer, %error, "TLS handshake with a client failed"),
-                Err(_) => Err(LinkError::Silent),
+            Some(acceptor) => match handshake(&acceptor, stream).await {
+                Ok(stream) => client_connection::serve(stream, link, self.engine).await,
+                Err(error) => Err(error),
             },
         };
         match ended {
             Ok(()) => {}
+            Err(LinkError::Handshake(error)) => warn!(%peer, %error, "TLS handshake with a client failed"),
             Err(LinkError::Network(error)) => debug!(%peer, %error, "connection lost"),
             Err(reason) => warn!(%peer, %reason, "embedded coordinator closes a connection"),
         }
+    }
+}
+
+async fn handshake(acceptor: &TlsAcceptor, stream: TcpStream) -> Result<TlsStream<TcpStream>, LinkError> {
+    match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(accepted) => accepted.map_err(LinkError::Handshake),
+        Err(_) => Err(LinkError::HandshakeTimeout),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::ServerConfig;
+    use rustls::server::ResolvesServerCertUsingSni;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_times_out_is_reported_as_such() {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let certificates = Arc::new(ResolvesServerCertUsingSni::new());
+        let acceptor = TlsAcceptor::from(Arc::new(builder.with_no_client_auth().with_cert_resolver(certificates)));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _silent = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let ended = handshake(&acceptor, stream).await.map(drop).unwrap_err();
+        assert_eq!(ended.to_string(), "TLS handshake not completed within 10 s");
     }
 }

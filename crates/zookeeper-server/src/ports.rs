@@ -9,10 +9,10 @@ use tokio::net::TcpListener;
 use tracing::warn;
 
 const FILE_NAME: &str = "ports";
-/// How many ports are tried from the first one on.
+/// Number of ports that are tried, from the first one on.
 const MAX_PORTS_TRIED: u16 = 200;
 
-/// A plain and a TLS listener. Port 0 asks for any two free ones.
+/// A plain and a TLS listener. Port 0 selects any two free ports.
 pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<(TcpListener, TcpListener)>> {
     let file = data_dir.join(FILE_NAME);
     let (mut plain, mut tls) = match saved_ports(&file, first_port) {

@@ -14,10 +14,10 @@ pub const FRAME_LIMIT: usize = 0xf_ffff;
 /// The first frame of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The newest transaction the client has seen.
+    /// Newest transaction that the client has observed.
     pub last_zxid_seen: i64,
     pub timeout_ms: i32,
-    /// 0 asks for a new session.
+    /// 0 requests a new session.
     pub session: i64,
     pub password: [u8; 16],
     /// Whether the client reads the flag at the end of the answer; very old ones do not.
@@ -55,7 +55,7 @@ pub enum Request {
         path: String,
     },
     MultiRead(Vec<ReadStep>),
-    /// One write, with the operation numbers that determine how each step is answered.
+    /// One write, with the operation numbers that determine the form of each step's reply.
     Write {
         write: Write,
         operations: Vec<i32>,

@@ -75,13 +75,13 @@ impl Store {
         Ok((store, tree))
     }
 
-    /// The same over any storage, for tests of recovery.
+    /// As `open`, but on any storage, for tests of recovery.
     pub fn open_on(backend: impl StorageBackend) -> Result<(Self, Tree), StoreError> {
         Self::load(builder().create_with_backend(backend)?)
     }
 
     fn load(mut database: Database) -> Result<(Self, Tree), StoreError> {
-        // Returns false after a repair, which is fine, and an error if the repair was not possible.
+        // The check returns false after a repair, which is not an error, and fails if the repair was not possible.
         database.check_integrity()?;
         let mut store = Self { database, _lock: None };
         let tree = match store.read()? {
@@ -138,7 +138,7 @@ impl Store {
         Ok(tree)
     }
 
-    /// Makes the changed keys durable, all or nothing. When this returns they survive a power failure.
+    /// Makes the changed keys durable, all or nothing. After this returns, they survive a power failure.
     pub fn commit(&mut self, tree: &Tree, dirty_keys: &BTreeSet<DirtyKey>) -> Result<(), StoreError> {
         let mut transaction = self.database.begin_write().map_err(redb::Error::from)?;
         transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;

@@ -1,4 +1,4 @@
-//! ZooKeeper's data model: what requests carry and what servers answer. Shared with clients.
+//! ZooKeeper's data model: the contents of requests and of their replies. Shared with clients.
 
 use bytes::Bytes;
 
@@ -20,7 +20,7 @@ impl CreateMode {
     }
 }
 
-/// ZooKeeper's own bookkeeping of a znode. Times are milliseconds since the Unix epoch.
+/// ZooKeeper's metadata of a znode. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     pub czxid: i64,
@@ -80,7 +80,7 @@ impl Op {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpReply {
-    /// Servers return no stat here, unlike for a single create: [`Stat::of_new`] is what is known.
+    /// Servers return no stat here, unlike for a single create; only [`Stat::of_new`] is known.
     Created {
         path: String,
     },
@@ -102,7 +102,8 @@ pub enum EventKind {
     DataChanged,
     /// Only one-shot child watches report this; recursive ones report the child itself.
     ChildrenChanged,
-    /// Events may have been missed (a reconnect): read everything below the path again.
+    /// Events may have been missed, for example during a reconnect. The receiver must re-read everything below the
+    /// path.
     Resync,
 }
 
@@ -129,8 +130,8 @@ pub enum ZkError {
     NotPermitted(String),
     #[error("the server is read-only")]
     ReadOnly,
-    /// The request may or may not have been executed.
-    #[error("connection to ZooKeeper lost, outcome unknown: {0}")]
+    /// The request may or may not have been executed; if it certainly was not, the text says so.
+    #[error("connection to ZooKeeper lost: {0}")]
     Unknown(String),
     #[error("ZooKeeper session expired")]
     SessionExpired,

@@ -101,8 +101,8 @@ pub async fn build(
         }
         (Ok(()), Err(error)) => {
             error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, %error, "cannot record the build");
-            // After any other error the record may exist: only the reply was lost. The clean-up deletes files without a
-            // record.
+            // After any other error the record may exist, because possibly only the reply was lost. The CleanupWorker
+            // deletes files without a record.
             if error == WriteError::Conflict {
                 remove_files(&build_env.images, &key).await;
             }
@@ -115,7 +115,7 @@ pub async fn build(
     }
 }
 
-/// Runs the command; an error is the reason for the log.
+/// Runs the command. An error is the reason of the failure, as a text for the log.
 async fn run_dib(
     store: &Store,
     build_env: &BuildEnvironment,
@@ -196,7 +196,7 @@ async fn prepare(build_env: &BuildEnvironment, key: &BuildKey, spec: &BuildSpec)
                     info!(target: "nodepool.builder.BuildWorker", "Deleting old build log {}", log.display());
                 }
             }
-            // Not fatal for the build. An unwritable log directory is reported when the command starts.
+            // This error does not fail the build. An unwritable log directory is reported when the command starts.
             Err(error) => warn!(target: "nodepool.builder.BuildWorker", %error, "cannot delete old build logs"),
         }
         Ok(())

@@ -38,7 +38,7 @@ use nodepool_zk::txn::store::Store;
 
 /// Minimum age of an upload without a lock before it is deleted: the builder with its file may be restarting.
 const STALE_GRACE_PERIOD: Duration = Duration::from_secs(10);
-/// Concurrent upload deletions per provider: each may list all images of the cloud.
+/// Maximum number of concurrent upload deletions per provider; each may list all images of the cloud.
 const MAX_DELETIONS_PER_PROVIDER: usize = 8;
 
 pub struct ImageCleanupDeps {
@@ -50,7 +50,7 @@ pub struct ImageCleanupDeps {
     /// Interval of complete runs. Records that are marked `deleting` are deleted without this delay.
     pub interval: Seconds,
     pub build_workers: usize,
-    /// With at least one, uploads that a previous process of this builder started are resumed.
+    /// Number of UploadWorkers. With at least one, uploads that a previous process of this builder started are resumed.
     pub upload_workers: usize,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::DumpRegistry,
@@ -65,7 +65,7 @@ pub struct ImageCleanupWorker {
     in_progress: BTreeMap<String, Option<ProviderName>>,
     /// Failed deletions; the next complete run retries them.
     backed_off: BTreeSet<String>,
-    /// Uploads without a builder, since when.
+    /// Uploads without a builder, with the time of the first observation.
     stale: BTreeMap<String, Instant>,
     stale_due: Option<SpawnHandle>,
     /// A deletion completed since the last complete run, and may make another one due.
@@ -149,8 +149,8 @@ impl ImageCleanupWorker {
         }
     }
 
-    /// Records since when uploads have no builder, and sets a timer for the next one whose grace period ends. Uploads
-    /// that this builder will resume do not count, however long they are queued.
+    /// Records the time since which uploads have no builder, and sets a timer for the next one whose grace period ends.
+    /// Uploads that this builder will resume do not count, however long they are queued.
     fn track_stale_uploads(&mut self, all: &[RetentionAction], inputs: &Inputs<'_>, ctx: &mut Context<Self>) {
         if let Some(timer) = self.stale_due.take() {
             ctx.cancel_future(timer);

@@ -1,4 +1,4 @@
-//! Deletion of uploads and builds: first the image in the cloud, then the record; and of the files of deleted builds.
+//! Deletion of uploads and builds (first the image in the cloud, then the record), and of the files of deleted builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,12 +28,12 @@ const CLOUD_TIMEOUT: Duration = Duration::from_secs(600);
 const LATE_EFFECT_DELAY: Duration = Duration::from_secs(10);
 /// Interval of the check whether an abandoned build process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Age of a failed upload from which on no call of it can be in flight.
+/// Age after which a failed upload cannot have a call in flight any more.
 const RECENT_FAILURE_AGE: Seconds = Seconds(60.0);
 
 /// Deletes an upload. Its record is marked `deleting` first, so that no launcher boots from the image any more. The
 /// record of a failed upload without a known image stays unchanged until a listing shows that the cloud has no image of
-/// it: the next attempt resumes the record (`Store::begin_upload`).
+/// this upload: the next attempt resumes the record (`Store::begin_upload`).
 pub async fn delete_upload(
     store: Store,
     client: ProviderClient,
@@ -85,7 +85,7 @@ async fn delete_from_cloud(
     match deleted.and(leftovers_deleted) {
         Ok(()) => store.remove_upload(lock, key).await,
         Err(error) => {
-            // A failed release continues in the background.
+            // A failed release is retried in the background.
             let _ = lock.release().await;
             Err(error)
         }
@@ -97,7 +97,7 @@ pub async fn end_stale_upload(store: Store, client: ProviderClient, key: UploadK
     let lock_key = UploadLockKey::of(&key);
     let lock = store.lock_uploads(&lock_key).await?;
     let result = delete_stale_upload_locked(&store, &client, &lock_key, &key).await;
-    // A failed release continues in the background.
+    // A failed release is retried in the background.
     let _ = lock.release().await;
     result
 }
@@ -109,7 +109,7 @@ async fn delete_stale_upload_locked(
     key: &UploadKey,
 ) -> Result<(), WriteError> {
     let uploads = store.read_uploads(lock_key).await.map_err(|error| WriteError::Failed(error.to_string()))?;
-    // Deleted, or no longer readable: the snapshot does not show that yet, or never will.
+    // The record was deleted, or cannot be read any more. The snapshot does not show that yet, or never will.
     let Some(stored) = uploads.get(&key.upload).filter(|upload| upload.record.state == UploadState::Uploading) else {
         return Err(WriteError::Conflict);
     };
@@ -186,7 +186,7 @@ pub async fn clean_files(view: FilesView) -> Result<(), String> {
     let claimed = run_blocking(move || claimed_builds(&images, own)).await?;
     let mut outcome = Ok(());
     for key in claimed {
-        // A failure does not stop the others; the first error is returned at the end.
+        // A failure does not stop the deletion of other files; the first error is returned at the end.
         outcome = outcome.and(clean_build_files(&view, &key).await);
     }
     outcome

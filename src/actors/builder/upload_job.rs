@@ -32,11 +32,11 @@ use nodepool_zk::txn::store::Store;
 /// Interval of progress writes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time without progress after which an upload is abandoned, so that a cloud that keeps throttling does not
-/// block a worker forever. Storing an image takes a cloud up to an hour.
+/// block a worker forever. A cloud needs up to an hour to store an image.
 const MIN_STALL_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// Time without progress that is allowed beyond the upload timeout of the provider.
 const STALL_MARGIN: Duration = Duration::from_secs(3600);
-/// Timeout for deleting the image of a failed upload; afterwards the clean-up continues.
+/// Timeout for deleting the image of a failed upload. After it, the CleanupWorker deletes the image.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Inputs of an upload besides the `PendingUpload`.
@@ -74,7 +74,7 @@ pub async fn upload(context: UploadContext, pending: PendingUpload) -> UploadOut
     let image_file = match open_image_file(&context, &pending).await {
         Ok(image_file) => image_file,
         Err(error) => {
-            // Files of other builders are on other machines.
+            // The files of other builders are on other machines, so only an own missing file is an error.
             if build.builder_id.as_ref() == Some(&context.build_env.builder_id) {
                 error!(target: "nodepool.builder.UploadWorker", %image, %provider, "cannot upload: {error}");
             }
@@ -217,7 +217,7 @@ async fn transfer(
     if let Some(id) = known_id
         && !remove(context, &id).await
     {
-        // The clean-up worker deletes the image later.
+        // The CleanupWorker deletes the image later.
         failed.external_id = Some(id);
     }
     failed
@@ -328,7 +328,7 @@ async fn call_hook(
     }
 }
 
-/// `false` if the image still exists.
+/// Deletes the image; `false` if it may still exist.
 async fn remove(context: &UploadContext, id: &ExternalId) -> bool {
     let deleted = context.client.delete_image(id, REMOVAL_TIMEOUT).await;
     if let Err(error) = &deleted {

@@ -30,7 +30,7 @@ pub struct WorkQueue {
 
 #[derive(Default)]
 struct State {
-    /// Leased items; of an image with the id of its build once it has started.
+    /// Leased items. An image has the id of its build once the build has started.
     leased: BTreeMap<WorkItem, Option<BuildId>>,
     is_closed: bool,
     /// Items that were attempted and did not succeed.
@@ -40,7 +40,7 @@ struct State {
 
 #[derive(Clone, Copy)]
 struct Backoff {
-    /// The item is not leased again before then (monotonic time).
+    /// The item is not leased again before this time (monotonic).
     retry_at: Instant,
     /// Sequence number of its last failure; 0 if it has not failed.
     failure: u64,
@@ -120,7 +120,7 @@ impl WorkQueue {
     pub async fn finish_builds(&self) {
         self.lock().is_closed = true;
         let mut builds = self.builds.subscribe();
-        // Cannot fail: `self` keeps the sender.
+        // This wait cannot fail, because `self` keeps the sender.
         let _ = builds.wait_for(|builds| *builds == 0).await;
     }
 

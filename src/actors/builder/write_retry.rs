@@ -10,7 +10,7 @@ use nodepool_zk::txn::store::Store;
 
 /// Pause between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// Consecutive failures with a connection after which the write is given up.
+/// Number of consecutive failures while connected after which the write is abandoned.
 const MAX_FAILURES: u32 = 60;
 
 /// Retries across lost connections. When the session ends, its locks are released, and the write is no longer valid.
@@ -25,7 +25,7 @@ pub async fn write_with_retry(
         match write().await {
             Err(WriteError::Failed(error)) => {
                 warn!(target: "nodepool.builder", record, error, "cannot write a record; retrying");
-                // Only failures with a connection count: they have another cause than the connection.
+                // Only failures while connected count, because a lost connection is not their cause.
                 failures = if *session.borrow() == SessionState::Connected { failures + 1 } else { 0 };
                 if failures >= MAX_FAILURES {
                     return Err(WriteError::Failed(error));

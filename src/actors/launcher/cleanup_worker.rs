@@ -87,7 +87,7 @@ impl CleanupWorker {
     fn handle_event(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = match event {
             Event::Wake | Event::Sweep => self.triggers.snapshot(),
-            // An answer leads to no decision, so no new snapshot is published for it.
+            // An answer does not lead to a decision, so no new snapshot is published for it.
             Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Refreshed(_) => {
                 self.triggers.latest()
             }
@@ -210,7 +210,7 @@ impl CleanupWorker {
         }
         let refused = result.is_err();
         self.handle_event(Event::Repaired(key, result), ctx);
-        // The planner itself decides a failed repair again, on a newer snapshot or at the next tick.
+        // After a failure no run is queued: the planner retries the repair on a newer snapshot or at the next tick.
         if !refused {
             self.triggers.requeue_now();
         }
@@ -235,8 +235,8 @@ fn log_undeletable(provider: &ProviderName, nodes: &[NodeId]) {
     let nodes = nodes.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" ");
     warn!(
         target: "nodepool.CleanupWorker", %provider, nodes,
-        "these nodes belong to servers of another driver, which this provider's driver cannot delete; they remain until the \
-         provider's name has that driver again, which then deletes the used ones",
+        "cannot delete these nodes: another driver created their servers; configure that driver under this provider name \
+         again to delete the used ones",
     );
 }
 

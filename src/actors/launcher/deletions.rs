@@ -1,4 +1,4 @@
-//! CleanupWorker: deletes instances. The node stays locked during the deletion, and its record is deleted last.
+//! CleanupWorker: deletion of instances. The node stays locked during the deletion, and its record is deleted last.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use nodepool_model::snapshot::{NodeChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::check_node_deletion;
 use nodepool_zk::locks::lock::Lock;
 
-/// A deletion that takes longer is cancelled, and started again a little later.
+/// Time after which a deletion is cancelled. It is started again shortly afterwards.
 pub const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A deletion: the key of its repair, its node, and the lock held for it.
@@ -38,7 +38,7 @@ pub struct InFlightDeletion {
     notify: Option<Recipient<Notify>>,
 }
 
-/// By the id of the job.
+/// Deletions in flight, by the id of their job.
 pub type Deletions = BTreeMap<JobId, InFlightDeletion>;
 
 impl CleanupWorker {

@@ -1,4 +1,4 @@
-//! Logs which labels cannot be launched, and why: once, and again when the reason changes or is resolved.
+//! Log of labels that cannot be launched. A reason is logged once: when it appears, changes or is resolved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn log_provider_changes(provider: &ProviderName, before: Option<&ProviderFacts>,
                 unavailable if unavailable.as_ref() == logged => {}
                 Some(unavailable) => {
                     let reason = unavailable.reason();
-                    warn!(target: "nodepool.CleanupWorker", %provider, %pool, %label, reason, "label is out of service");
+                    warn!(target: "nodepool.CleanupWorker", %provider, %pool, %label, reason, "label is unavailable");
                 }
                 None => {
                     info!(target: "nodepool.CleanupWorker", %provider, %pool, %label, "label can be launched again");

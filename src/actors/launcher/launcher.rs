@@ -63,7 +63,7 @@ pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: LoadedCon
         () = mirror.store_rolled_back() => SessionEnd::StoreRolledBack,
         _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
     };
-    // For every reason: no actor of this tree may act on the next session.
+    // The tree stops for every reason, because none of its actors may act on the next session.
     if launcher.send(Shutdown).await.is_err() {
         warn!(target: "nodepool.NodePool", "launcher actor had already stopped");
     }
@@ -90,7 +90,7 @@ pub struct Launcher {
     shared_pools: watch::Sender<SharedPoolState>,
     cleanup: Option<Addr<CleanupWorker>>,
     leaks: Option<Addr<LeakWorker>>,
-    /// Only if statsd is configured.
+    /// Exists only if statsd is configured.
     stats: Option<Addr<StatsWorker>>,
     min_ready: MinReady,
     triggers: Triggers,
@@ -148,13 +148,15 @@ impl Launcher {
                 self.providers.insert(name.clone(), handle);
             }
             Err(diagnostics) => {
-                // Its pools are neither started nor registered: other launchers serve requests for its labels.
+                // The pools of this provider are neither started nor registered, so other launchers serve requests for
+                // its labels.
                 self.failed_providers.record_failure(name, &diagnostics);
             }
         }
     }
 
-    /// Retries failed providers: files that a driver reads besides its section, such as clouds.yaml, may be written later.
+    /// Retries failed providers: files that a driver reads besides its section, such as clouds.yaml, may be written
+    /// later.
     fn start_missing_providers(&mut self, ctx: &mut Context<Self>) {
         let (config, running) = (self.config.clone(), self.providers.len());
         let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();

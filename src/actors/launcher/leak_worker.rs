@@ -167,7 +167,8 @@ impl LeakWorker {
         self.jobs.values().any(|open_job| open_job.provider == *provider && is_this(&open_job.purpose))
     }
 
-    /// A pending deletion causes repeated listings of all instances, and keeps a replaced provider from stopping.
+    /// Cancels deletions that take too long: a pending deletion causes repeated listings of all instances, and keeps a
+    /// replaced provider from stopping.
     fn abandon_overdue_deletions(&self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
         for (job_id, open_job) in &self.jobs {

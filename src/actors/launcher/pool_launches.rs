@@ -1,4 +1,4 @@
-//! PoolWorker: performs launches, with the locks held for them, jobs of the provider and scans for host keys.
+//! PoolWorker: launches of nodes, with the locks held for them, their provider jobs and their scans for host keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl HeldLocks {
         LogContext::request(request, self.event_ids.get(request).map(String::as_str))
     }
 
-    /// Log lines of these nodes carry the request's ids from now on.
+    /// Attaches the request's ids to the log lines of these nodes from now on.
     fn assign_to_request(&mut self, request: &LogContext, nodes: &[NodeId]) {
         if let (Some(id), Some(event)) = (&request.request, &request.event) {
             self.event_ids.insert(id.clone(), event.clone());
@@ -336,7 +336,7 @@ impl PoolWorker {
         self.deps.cloud_arbiter.spawn(scanning.instrument(span));
     }
 
-    /// Submits a refresh of the provider facts. They are published, so the job's end is not awaited.
+    /// Submits a refresh of the provider facts. The facts are published, so the end of the job is not awaited.
     pub(crate) fn refresh(&mut self, ctx: &mut Context<Self>) {
         let job_id = self.next_job_id();
         self.deps.provider.submit.do_send(Submit::new(job_id, Job::Refresh, ctx.address().recipient()));
@@ -410,8 +410,9 @@ impl Handler<ScanEnded> for PoolWorker {
     }
 }
 
-/// Writes the records of released nodes, until that succeeds or the session ends. As long as their request is locked,
-/// these nodes count as building: no component deletes them, and they may use the capacity that the request waits for.
+/// Writes the records of released nodes until the writes succeed or the session ends. As long as their request is
+/// locked, these nodes count as building: no component deletes them, and they may use the capacity that the request
+/// waits for.
 async fn retry_release(store: &Store, mut nodes: Vec<NodeChange>) {
     while !nodes.is_empty() {
         tokio::time::sleep(RETRY_INTERVAL).await;

@@ -146,7 +146,7 @@ impl PoolWorker {
                 .shared_pools
                 .send_if_modified(|shared_pools| shared_pools.publish_reservations(&self.deps.launcher, reservations));
             if was_changed {
-                // An own change triggers no further pass; changes of other pools are read together with it.
+                // The pool's own change triggers no further pass. Changes of other pools are read together with it.
                 self.read_shared_pools();
             }
         }
@@ -224,7 +224,8 @@ impl PoolWorker {
         JobId(self.last_job_id)
     }
 
-    /// The answer to a write may have freed nodes, so the pool reconciles again, together with other changes.
+    /// Handles the answer to a write. The write may have freed nodes, so the pool reconciles again, together with other
+    /// changes.
     pub(crate) fn handle_write_result(&mut self, event: Event, ctx: &mut Context<Self>) {
         self.handle_event_on_latest(event, ctx);
         self.triggers.requeue_now();
@@ -334,7 +335,7 @@ impl PoolWorker {
     ) {
         let (pool, launcher) = (&self.deps.id, &self.deps.launcher);
         let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
-        // A field for JSON logs, where the pool is otherwise only a part of the logger's name.
+        // This field is for JSON logs, where the pool is otherwise only a part of the logger's name.
         let _pool = info_span!("pool", %pool).entered();
         match result {
             Ok(()) => {
@@ -370,8 +371,8 @@ impl PoolWorker {
         }
     }
 
-    /// Detects a registration that was deleted manually, so that another one is written. Without one, no pool of this
-    /// process would decide anything.
+    /// Detects a registration that was deleted manually, so that another one is written. Without a registration, no
+    /// pool of this process would decide anything.
     fn reset_if_removed(&mut self) {
         let snapshot = self.triggers.latest();
         let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.deps.launcher);
@@ -424,8 +425,8 @@ impl PoolWorker {
         });
     }
 
-    /// Writes a change of `paused` only if it lasts, because all watchers of components receive it. A pool that accepts a
-    /// request and finds capacity at once was paused for no time.
+    /// Writes a change of `paused` only if it lasts, because all watchers of components receive it. A pool that accepts
+    /// a request and finds capacity at once is paused only for a moment, which needs no write.
     fn update_paused(&mut self, ctx: &mut Context<Self>) {
         if self.component.is_debouncing || self.component.paused == self.pool.is_paused() {
             return;
@@ -440,8 +441,8 @@ impl PoolWorker {
         });
     }
 
-    /// A remaining registration would keep requests open: a request fails only after all registered pools declined it,
-    /// and other pools yield requests to a registered one.
+    /// Deletes the registration. A remaining registration would keep requests open: a request fails only after all
+    /// registered pools declined it, and other pools yield requests to a registered one.
     fn unregister(&mut self, ctx: &mut Context<Self>) {
         self.component.is_unregistering = true;
         if self.component.writing {
@@ -460,13 +461,13 @@ impl PoolWorker {
             // The end of the session deletes the registration.
             Ok(()) | Err(WriteError::SessionOver) => act.component.is_unregistered = true,
             Err(error) => {
-                warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot unregister; trying again");
+                warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot unregister; retrying");
                 act.actor_tasks.spawn(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| act.unregister(ctx));
             }
         });
     }
 
-    /// Releases what is reserved for requests that wait in this pool, for use by other pools.
+    /// Releases the reservations of requests that wait in this pool, for use by other pools.
     fn release_reservations(&self) {
         let launcher = &self.deps.launcher;
         self.deps.shared_pools.send_if_modified(|shared_pools| {

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use nodepool_model::records::ids::{PoolId, RequestId};
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 
-/// Ends when dropped: with the write, or with the actor that started it.
+/// Lease that ends when it is dropped: with the write, or with the actor that started the write.
 pub struct RequestLease {
     shared_pools: watch::Sender<SharedPoolState>,
     pool: PoolId,
@@ -15,7 +15,7 @@ pub struct RequestLease {
 }
 
 impl RequestLease {
-    /// Wakes no pool: each one reads the leases at its next pass.
+    /// Starts a lease. No pool is woken, because each one reads the leases at its next pass.
     pub fn acquire(shared_pools: &watch::Sender<SharedPoolState>, pool: &PoolId, request: &RequestId) -> Self {
         shared_pools.send_if_modified(|shared_pools| {
             shared_pools.begin_lease(pool, request);
@@ -24,7 +24,8 @@ impl RequestLease {
         Self { shared_pools: shared_pools.clone(), pool: pool.clone(), request: request.clone(), succeeded: false }
     }
 
-    /// A successful write wakes the other pools by its snapshot; after a failed one, the end of the lease wakes them.
+    /// Ends the lease. A successful write wakes the other pools by its snapshot; after a failed one, the end of the
+    /// lease wakes them.
     pub fn release(mut self, succeeded: bool) {
         self.succeeded = succeeded;
     }

@@ -30,7 +30,7 @@ pub struct StatsWorker {
     snapshots: Subscription,
     config: Arc<Config>,
     leadership: Option<Leadership>,
-    /// When the global gauges were sent last; `None` before the first time.
+    /// Time of the last report of the global gauges; `None` before the first one.
     last_reported: Option<Instant>,
     /// A report is in progress; the next one starts after its end.
     is_reporting: bool,
@@ -39,7 +39,7 @@ pub struct StatsWorker {
 }
 
 impl StatsWorker {
-    /// `None` if no statsd server is configured: then no election is needed.
+    /// Starts the worker; `None` if no statsd server is configured, because no election is needed then.
     pub fn start_if_configured(
         zk: Zk,
         context: Arc<ProcessContext>,
@@ -109,7 +109,7 @@ impl StatsWorker {
         }));
     }
 
-    /// Runs as often as the pools of Nodepool 11 process their requests.
+    /// Reports the limits as often as the pools of Nodepool 11 do, which is when they process their requests.
     fn report_limits(&mut self, _: &mut Context<Self>) {
         statsd_metrics::limit_gauges(&self.config)
             .into_iter()

@@ -216,7 +216,7 @@ fn check_with_drivers(
         let (mut reasons, mut reported) = (Vec::new(), Vec::new());
         for mut diagnostic in nodepool_drivers::diagnostics(section) {
             if diagnostic.is_error() {
-                let consequence = format!("provider {name} is disabled by this error");
+                let consequence = format!("provider {name} is out of service because of this error");
                 diagnostic.help = if diagnostic.help.is_empty() {
                     consequence
                 } else {
@@ -274,7 +274,7 @@ fn parse_secure(name: &str, text: &str, diagnostics: &mut Vec<Diagnostic>) -> Op
         .ok()
 }
 
-/// Environment variables that a file may refer to.
+/// Environment variables that a configuration file may refer to.
 fn environment() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -388,6 +388,20 @@ mod tests {
         let huge = write(&directory, "huge.yaml", vec![b' '; MAX_BYTES + 1]);
         let error = load_with(&ConfigFileSource::OnDisk, &huge, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("file is too large"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_its_driver_rejects_is_out_of_service() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = "{name: h, labels: a, connection-port: 0}";
+        let provider = format!("{{name: p, driver: static, pools: [{{name: main, nodes: [{node}]}}]}}");
+        let main = write(&directory, "np.yaml", format!("labels: [{{name: a}}]\nproviders: [{provider}]\n"));
+        let loaded = load_with(&ConfigFileSource::OnDisk, &main, None, BUILT, no_variables()).await.unwrap();
+        let reason = &loaded.config.out_of_service["p"];
+        assert!(
+            reason.ends_with(": it is 0, expected 1 to 65535; provider p is out of service because of this error"),
+            "{reason}"
+        );
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ const MAX_POLLS: u32 = 10;
 
 pub struct ConfigWatch {
     stamp: ConfigStamp,
-    /// Files that could not be loaded, so that they are logged once and not at each poll.
+    /// State of files that could not be loaded, so that their errors are logged once and not at each poll.
     broken: Option<ConfigStamp>,
     /// Changed state that the last poll did not load, and the number of polls in a row that saw a different state.
     pending: Option<(ConfigStamp, u32)>,
@@ -22,9 +22,9 @@ pub struct ConfigWatch {
 pub struct PollResult(FileState);
 
 enum FileState {
-    /// The active configuration.
+    /// The files are those of the active configuration.
     Unchanged,
-    /// The files that already failed to load.
+    /// The files are those that already failed to load.
     StillBroken,
     /// The files differ from the previous poll.
     Changing(ConfigStamp),

@@ -29,7 +29,7 @@ use python_yaml::tree::Position;
 /// Version in records, logs and on the command line.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Pool workers that answer `ExplainRequest`: their decision about a request.
+/// Actors that answer `ExplainRequest`: their last verdict about a request.
 pub type ExplainRegistry = ActorRegistry<ExplainRequest>;
 
 pub struct ProcessContext {
@@ -40,7 +40,7 @@ pub struct ProcessContext {
     /// Newest snapshot of ZooKeeper, for readers.
     pub snapshot_feed: SnapshotFeed,
     pub tracer: Tracer,
-    /// State of `/ready`: set after the first complete scheduling pass.
+    /// State of `/ready`: set once the actor tree of the first session has started.
     pub ready: watch::Sender<bool>,
     /// Set by the signals that stop the process.
     pub shutdown: watch::Receiver<Option<StopRequest>>,
@@ -72,17 +72,18 @@ impl ProcessContext {
     }
 }
 
-/// Threads of the process; their number is constant. Root actors run on the arbiter of the actix system; signals and
-/// dumps run on a thread of their own, which no other actor can block.
+/// Threads of the process; their number is constant. Root actors run on the arbiter of the actix system. Dumps and
+/// notifications to the service manager have a thread of their own, and so do signals that stop the process: no other
+/// actor can block them.
 #[derive(Clone)]
 pub struct ArbiterHandles {
     /// Arbiter of the actix system.
     pub roots: ArbiterHandle,
-    /// Pool workers and cleanup.
+    /// Arbiter of PoolWorkers and clean-up.
     pub pools: ArbiterHandle,
     /// Runtime of `pools`. The mirror runs there too, so that a change is decided on without waking another thread.
     pub runtime: Handle,
-    /// Actors that call clouds or hosts.
+    /// Arbiter of actors that call clouds or hosts.
     pub clouds: ArbiterHandle,
 }
 

@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{ForkResult, chdir, close, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot go into the background: {action}")]
+#[error("cannot run as a daemon: failed to {action}")]
 pub struct DaemonError {
     action: &'static str,
     source: io::Error,
@@ -21,7 +21,7 @@ pub fn close_inherited_files() {
     let Ok(listing) = fs::read_dir("/proc/self/fd") else { return };
     let open: Vec<i32> = listing.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        // Includes the descriptor of the listing itself, which is closed already.
+        // The list includes the descriptor of the listing itself, which is closed already.
         let _ = close(descriptor);
     }
 }

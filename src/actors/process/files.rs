@@ -16,7 +16,7 @@ use python_yaml::tree::{Position, python_quoted};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Clones of `InMemory` share their files.
+/// Source of configuration files. Clones of `InMemory` share their files.
 #[derive(Clone, Debug, Default)]
 pub enum ConfigFileSource {
     #[default]
@@ -85,7 +85,7 @@ pub struct FileRead {
     pub stamp: FileStamp,
 }
 
-/// The outer error is an I/O error; the inner one a file that cannot be a configuration.
+/// Reads a file. The outer error is an I/O error; the inner one describes a file that cannot be a configuration.
 async fn on_disk(path: &Path) -> io::Result<Result<FileRead, Diagnostic>> {
     let refuse = |message: &str, help: &str| {
         Ok(Err(Diagnostic::error(Position::default(), message).help(help).in_file(&path.display().to_string())))

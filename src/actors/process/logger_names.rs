@@ -1,5 +1,4 @@
-//! Logger names of Nodepool 11 for the modules of this program: what operators have in their logging files keeps
-//! working.
+//! Logger names of Nodepool 11 for the modules of this program, so that operators' logging files keep working.
 
 use python_logging::logger_names::{Family, LoggerNames, SuffixRule};
 
@@ -17,8 +16,8 @@ pub static NODEPOOL: LoggerNames = LoggerNames {
         ("urllib3", "reqwest"),
     ],
     default_libraries: &["requests", "openstack", "kazoo"],
-    // The client crate warns of every attempt to connect, several times a second and without a reason.
-    // The session logs what an operator has to know about it.
+    // The client crate warns about every attempt to connect, several times a second and without a reason. The session
+    // logs what operators have to know about failed connections.
     demoted_targets: &["zookeeper_client"],
 };
 

@@ -10,11 +10,12 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// How long a daemon waits for another one that is exiting.
+/// Time that a daemon waits for another one to exit.
 pub const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Deletes the file when dropped, at a regular exit. A file that remains after a crash is detected as stale.
+/// The pid file of this process. It is deleted when it is dropped, at a regular exit. A file that remains after a crash
+/// is detected as stale.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
@@ -70,7 +71,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // It may be deleted already. A file that cannot be deleted is detected as stale later.
+        // The file may be deleted already. A file that cannot be deleted is detected as stale later.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -90,7 +91,7 @@ fn owner(path: &Path) -> Result<Owner, PidFileError> {
     match text.trim().parse::<i32>() {
         Ok(pid) if pid > 0 => match kill(Pid::from_raw(pid), None) {
             Err(Errno::ESRCH) => Ok(Owner::Exited),
-            // Running, even without the permission to signal it.
+            // The process runs, even if this one has no permission to signal it.
             Ok(()) | Err(_) => Ok(Owner::Alive(pid)),
         },
         _ => Ok(Owner::Unknown),

@@ -137,7 +137,7 @@ pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &D
     })
 }
 
-/// Setup of a builder by its configuration; fails without `images-dir`.
+/// Setup of a builder from its configuration; fails without `images-dir`.
 pub fn builder_setup(loaded: &LoadedConfig, options: BuilderOptions) -> Result<BuilderSetup, ProcessError> {
     Ok(BuilderSetup { builder_id: builder_id(loaded)?, options, maker: Arc::new(DiskImageBuilder) })
 }
@@ -154,11 +154,11 @@ pub async fn serve_builder(control: &Control, prepared: Prepared, setup: Builder
     outcome
 }
 
-/// How long a stopping process waits for its builds, which unmount their file systems and are then killed. Less than
-/// `signals::STOP_TIMEOUT`, after which the process exits in any case.
+/// Time that a stopping process waits for its builds, which unmount their file systems and are then killed. It is less
+/// than `signals::STOP_TIMEOUT`, after which the process exits in any case.
 const BUILD_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(9);
 
-/// Notifies the process that started the daemon, which waits for it.
+/// Notifies the starting process, which waits for the daemon.
 struct Ready<'a>(Option<&'a Detached>);
 
 impl Ready<'_> {
@@ -182,7 +182,8 @@ fn run_daemon(
             Mode::Foreground => None,
         };
         install_logging(daemon, log_file)?;
-        // Borrowed, so that the starting process is notified of a failure only after the error was reported.
+        // `detached` is borrowed, so that the starting process is notified of a failure only after the error was
+        // reported.
         in_system(work(Ready(detached.as_ref())))?
     };
     ExitCode::from(exit_status(run()))
@@ -217,14 +218,14 @@ pub fn exit_status(outcome: Result<(), ProcessError>) -> u8 {
     1
 }
 
-/// Signal handling, registry and metrics of the process. Created first: from then on a signal stops the process in
-/// order, also during start-up.
+/// Signal handling, registry and metrics of the process. It is created first: from then on, a signal stops the process
+/// in order, also during start-up.
 pub struct Control {
     registry: dump::DumpRegistry,
     shutdown: watch::Receiver<Option<StopRequest>>,
     /// Shared by all roles of this process.
     metrics: MetricsRegistry,
-    /// Thread for signals and dumps.
+    /// Thread for dumps and for notifications to the service manager.
     thread: Arbiter,
     /// Whether a role of this process already notifies the service manager.
     has_notifier: Cell<bool>,
@@ -404,7 +405,7 @@ fn statsd_sink() -> SampleSink {
     }
 }
 
-/// Role of a process: which actor tree each session starts.
+/// Role of a process: the actor tree that each session starts.
 pub enum Role {
     Launcher,
     Builder(BuilderSetup),
@@ -527,7 +528,8 @@ async fn run_session(
     let server_updates = actix_rt::spawn(follow_servers(connection.clone(), context.servers.subscribe()));
     let zk: Zk = connection.clone();
     let session_status = actix_rt::spawn(sd_notify::follow_session(zk.session(), context.ready.subscribe()));
-    // On its own task, so that a panic of the root actor has the same effect as a panic of any other actor.
+    // The session runs on its own task, so that a panic of the root actor has the same effect as a panic of any other
+    // actor.
     let running = match role {
         Role::Launcher => actix_rt::spawn(launcher::run_session(zk, context.clone(), loaded)),
         Role::Builder(setup) => actix_rt::spawn(builder::run_session(zk, context.clone(), setup.clone(), loaded)),
@@ -535,7 +537,8 @@ async fn run_session(
     let end = running.await.unwrap_or_else(|_| SessionEnd::Panicked(role.name().to_owned()));
     server_updates.abort();
     session_status.abort();
-    // Closed explicitly: clones of the connection may exist, but must not own anything in ZooKeeper from here on.
+    // The session is closed explicitly: clones of the connection may exist, but must not own anything in ZooKeeper from
+    // here on.
     connection.close().await;
     end
 }

@@ -8,7 +8,7 @@ use nodepool_model::records::component::Component;
 use nodepool_model::records::json;
 use nodepool_zk::txn::store::Store;
 
-/// Retries until the component exists. It is ephemeral and is deleted with the session.
+/// Registers the process; retries until the component exists. Its znode is ephemeral and is deleted with the session.
 pub async fn register(store: Store, record: Component, retry_interval: Duration) {
     let mut is_retry = false;
     while let Err(error) =

@@ -60,7 +60,8 @@ pub async fn follow_session(mut session: watch::Receiver<SessionState>, ready: w
     }
 }
 
-/// Must be called before the shutdown starts: the process may exit a moment later.
+/// Notifies the service manager that the process stops. Must be called before the shutdown starts: the process may exit
+/// a moment later.
 pub fn notify_stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
@@ -86,7 +87,7 @@ async fn ping_watchdog(registry: &dump::DumpRegistry, every: Option<Duration>) {
     }
 }
 
-/// Does nothing without a service manager.
+/// Sends states to the service manager; does nothing without one.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         debug!(%error, "cannot notify the service manager");

@@ -109,7 +109,8 @@ async fn handle_stop_signals(signals: [Signal; 3], stop: watch::Sender<Option<St
         log_with_timeout(move || info!(signal, "stopping at once"));
     }
     stop.send_replace(Some(StopRequest { signal, is_graceful: false }));
-    // On its own thread, because arbiters end before the process. If no thread can be created, this one is used.
+    // The timeout runs on its own thread, because arbiters end before the process. If no thread can be created, this
+    // one is used.
     if thread::Builder::new().name("deadline".to_owned()).spawn(exit_after_timeout).is_err() {
         exit_after_timeout();
     }

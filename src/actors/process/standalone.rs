@@ -104,7 +104,7 @@ fn builder(options: &StandaloneOptions, launcher: &Prepared) -> Result<Option<(P
         return Ok(None);
     }
     let Some(images) = &config.images_dir else {
-        warn!("builder disabled: the configuration has diskimages and no images-dir");
+        warn!("builder disabled: the configuration has diskimages but no images-dir");
         return Ok(None);
     };
     let mut builder_options = BuilderOptions::default();

@@ -38,7 +38,7 @@ impl FailedProviders {
         is_new
     }
 
-    /// Called when the provider has started, or is no longer configured.
+    /// Forgets a failure. Called when the provider has started or is no longer configured.
     pub fn remove(&mut self, provider: &ProviderName) {
         self.reasons.remove(provider);
     }

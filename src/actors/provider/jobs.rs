@@ -24,17 +24,18 @@ pub struct ProviderHandle {
     pub provider: ProviderName,
     pub submit: Recipient<Submit>,
     pub abandon: Recipient<Abandon>,
-    /// For a provider that is replaced or removed: it refreshes only for launches that wait for a refresh. The TaskManager
-    /// stops when nothing is in flight and no handle is left, because requests that started with it complete with it.
+    /// For a provider that is replaced or removed. It then refreshes only for launches that wait for a refresh. The
+    /// TaskManager stops when nothing is in flight and no handle is left, because requests that started with it
+    /// complete with it.
     pub drain: Recipient<Drain>,
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,
     /// Receives the usage of leaked instances.
     pub set_leaked_usage: Recipient<SetLeakedUsage>,
-    /// Only if the driver wants notifications.
+    /// `None` if the driver wants no notifications.
     pub notify: Option<Recipient<Notify>>,
     pub facts: watch::Receiver<Arc<ProviderFacts>>,
-    /// Only if the driver reads more than its section.
+    /// `None` if the driver reads nothing but its section.
     pub needs_reopen: Option<NeedsReopen>,
     /// Scans the host keys of its nodes, a bounded number at a time.
     pub scanner: Arc<Scanner>,
@@ -92,19 +93,19 @@ impl Submit {
         }
     }
 
-    /// For the log lines of the job and of its calls.
+    /// Sets the log context for the log lines of the job and of its calls.
     pub fn with_log_context(mut self, log_context: LogContext) -> Self {
         self.responder.log_context = log_context;
         self
     }
 }
 
-/// Cancels a job. A call in flight is awaited, so that what it creates is known; the job then ends with a failure.
+/// Cancels a job. A call in flight is awaited, so that its result is known. The job then ends with a failure.
 #[derive(Clone, Message)]
 #[rtype(result = "()")]
 pub struct Abandon {
     pub job_id: JobId,
-    /// The same as in the submit.
+    /// The same recipient as in the `Submit`.
     pub reply: Recipient<JobUpdate>,
 }
 

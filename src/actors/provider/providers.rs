@@ -1,4 +1,4 @@
-//! Starts a TaskManager for a provider section and returns its handle.
+//! Start of providers: opens the driver of a section and starts its TaskManager.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use python_yaml::diagnostics::Diagnostic;
 
 /// Drivers that are not part of this crate. They are tried first, so that one of them may replace a built-in driver.
 pub trait ExtraDrivers: Send + Sync {
-    /// Values of a provider's `driver` that it opens. In a section whose driver Nodepool 11 does not know, `open` defines
-    /// the keys that are not common to all drivers, and their meaning.
+    /// Values of a provider's `driver` that this implementation opens. If Nodepool 11 does not know the driver of a
+    /// section, `open` defines the keys that are not common to all drivers, and their meaning.
     fn names(&self) -> Vec<&'static str>;
     /// Opens the driver for the section and ends with `start.with(driver)`.
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>>;
 }
 
-/// Providers with an unchanged section that are to be opened again: their drivers have read other files that changed, or
-/// they failed to start, which may succeed now.
+/// Providers with an unchanged section that are to be opened again: their drivers have read other files that changed,
+/// or they failed to start before and may start now.
 pub fn providers_to_reopen(
     before: &Config,
     now: &Config,
@@ -48,7 +48,7 @@ impl OpenDriver for StartProvider {
     }
 }
 
-/// Starts a provider. One that cannot be opened is out of service; the diagnostics say why.
+/// Starts a provider. A provider that cannot be opened is out of service; the diagnostics contain the reason.
 pub fn start(
     section: &ProviderConfig,
     deps: TaskManagerDeps,

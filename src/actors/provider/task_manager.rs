@@ -72,7 +72,7 @@ pub struct TaskManager<D: Driver> {
     /// Timer of the next refresh, with its time.
     refresh_timer: Option<(Seconds, SpawnHandle)>,
     lifecycle: Lifecycle,
-    /// Fires when a drained provider checks for remaining handles.
+    /// Fires when a drained provider has to check for remaining handles.
     drain_timer: Option<SpawnHandle>,
     registration_and_guard: Option<(Registration, PanicGuard)>,
 }
@@ -134,7 +134,7 @@ impl<D: Driver> TaskManager<D> {
         }
     }
 
-    /// Starts everything that is due. Handlers that change the tasks end with this.
+    /// Starts everything that is due. Every handler that changes the tasks ends with this call.
     fn schedule(&mut self, ctx: &mut Context<Self>) {
         let needs_refresh = self.lifecycle == Lifecycle::Serving || self.tasks.awaits_refresh();
         if needs_refresh && self.deps.refresh_mode == RefreshMode::Periodic {
@@ -199,7 +199,8 @@ impl<D: Driver> TaskManager<D> {
         self.refresh_timer = Some((due, timer));
     }
 
-    /// Wraps a driver's call, the same way for all drivers: with deadline, trace span and completion in `call_ended`.
+    /// Starts a call of the driver, in the same way for all drivers: with deadline, trace span and completion in
+    /// `call_ended`.
     fn start_call(&mut self, id: CallId, ctx: &mut Context<Self>) {
         let request = self.tasks.started(id);
         let limit = request.deadline().to_duration();

@@ -37,9 +37,9 @@ pub struct Tasks<D: Driver> {
     next_number: u64,
     listing: ListingState,
     refresh_schedule: RefreshSchedule,
-    /// Answered by the refresh that is running.
+    /// Submitters that the running refresh answers.
     refresh_waiters: Vec<JobResponder>,
-    /// Submitted during that refresh; answered by the next one.
+    /// Submitters that arrived during that refresh; the next one answers them.
     next_refresh_waiters: Vec<JobResponder>,
     refresh_error: Option<String>,
     listing_error: Option<String>,
@@ -71,7 +71,7 @@ struct Task {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cancellation {
     NotRequested,
-    /// Ends as soon as its call in flight has ended.
+    /// The job ends as soon as its call in flight has ended.
     Requested,
 }
 
@@ -87,7 +87,8 @@ enum Owner {
 /// Stage of a job: what it waits for.
 enum Stage<M> {
     Calling(M, CallId),
-    /// For the inventory of a job with a higher number: an earlier one does not show the machine's last change.
+    /// Waits for the inventory of a job with a higher number: an earlier inventory does not show the machine's last
+    /// change.
     Observing(M, u64),
     Parts(usize),
 }
@@ -136,8 +137,8 @@ impl<D: Driver> Tasks<D> {
         if job != Job::Refresh {
             return self.start_job(job, Owner::Submitter(responder));
         }
-        // The first refresh answers all submitters that arrive while it runs. Later ones need newer facts: one refresh that
-        // starts after their submits answers all of them.
+        // The first refresh answers all submitters that arrive while it runs. Later submitters need newer facts: one
+        // refresh that starts after their submits answers all of them.
         if self.refresh_schedule.is_running() && !self.has_refreshed() {
             self.refresh_waiters.push(responder);
         } else {
@@ -203,7 +204,7 @@ impl<D: Driver> Tasks<D> {
         Seconds(self.started_at.elapsed().as_secs_f64())
     }
 
-    /// Which call may start now.
+    /// Next step of the queue: a call that may start now, or the condition to wait for.
     pub fn next_step(&mut self) -> QueueStep {
         let now = self.now();
         self.queue.next(now)
@@ -315,7 +316,7 @@ impl<D: Driver> Tasks<D> {
         assert!(before.is_none(), "task {id:?} runs twice");
     }
 
-    /// The job came to its end.
+    /// Handles the end of a job: updates the facts, answers the owner and wakes observing machines.
     fn finish(&mut self, id: TaskId, task: Task, result: Result<Outcome, CloudError>) {
         if let Err(error) = &result {
             debug!(provider = %self.provider, job = task.job.name(), %error, "job failed");
@@ -341,11 +342,11 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// Logs each error once, not with every attempt. No other log line explains why booting instances are not seen.
+    /// Logs each error once, not with every attempt. No other log line explains why booting instances are not observed.
     fn record_listing(&mut self, error: Option<&CloudError>) {
         let error = error.map(CloudError::to_string);
         if let Some(error) = error.as_ref().filter(|error| self.listing_error.as_ref() != Some(error)) {
-            warn!(provider = %self.provider, %error, "cannot list instances; launches wait for that");
+            warn!(provider = %self.provider, %error, "cannot list instances; launches wait for a listing");
         }
         self.listing_error = error;
     }
@@ -360,7 +361,7 @@ impl<D: Driver> Tasks<D> {
         self.refresh_waiters.drain(..).for_each(|responder| responder.finish(result.clone()));
     }
 
-    /// Ends a cancelled job. Its end carries no information about the cloud.
+    /// Ends a cancelled job. Its result carries no information about the cloud.
     fn finish_abandoned(&mut self, task: Task) {
         match task.owner {
             Owner::Submitter(responder) => respond_abandoned(responder),
@@ -448,7 +449,8 @@ impl<D: Driver> Tasks<D> {
         self.refresh_error = error;
     }
 
-    /// `Denied` makes a provider permanently unavailable; other errors only before its first refresh, and temporarily.
+    /// `Denied` makes a provider permanently unavailable. Other errors make it temporarily unavailable, and only before
+    /// its first refresh.
     fn record_unavailable(&mut self, error: &CloudError) {
         let text = error.to_string();
         if self.refresh_error.as_ref() != Some(&text) {

@@ -8,7 +8,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_policy::provider::task_queue::QueueLengths;
 
-/// Maximum number of jobs and of hosts in a dump; the first ones describe a provider with more well enough.
+/// Maximum number of jobs and of hosts in a dump. If a provider has more, the first ones are sufficient.
 pub(super) const MAX_SHOWN: usize = 50;
 
 /// A provider's jobs, calls and hosts in a dump.

@@ -29,12 +29,12 @@ thread_local! {
 struct Simulated {
     /// Replaces `PROCESS_START`.
     started: Instant,
-    /// When the clock was last set, and to what.
+    /// Time at which the clock was last set, and the time that it was set to.
     set: (Instant, Timestamp),
 }
 
 /// Sets the time on this thread and detaches it from the wall clock, so that a simulation is the same whenever it runs.
-/// Another call is a jump of the clock, which timers do not notice.
+/// Another call is a jump of the clock, which does not affect timers.
 pub fn simulate(now: Timestamp) {
     let at = Instant::now();
     let started = SIMULATED.get().map_or(at, |simulated| simulated.started);
@@ -50,7 +50,7 @@ pub fn monotonic_now() -> MonotonicTime {
 /// The wall-clock time. If tokio's time is paused or advanced, as in tests, this follows it: the difference between
 /// tokio's clock and the machine's steady clock is zero in a running program and is added here. Corrections of the
 /// machine's wall clock are followed as well, because no base is stored.
-#[allow(clippy::disallowed_methods)] // This function is where time enters.
+#[allow(clippy::disallowed_methods)] // The only place that reads the wall clock.
 pub fn now() -> Timestamp {
     if let Some(Simulated { set: (at, time), .. }) = SIMULATED.get() {
         return Timestamp(time.0 + at.elapsed().as_secs_f64());

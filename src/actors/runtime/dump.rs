@@ -13,7 +13,7 @@ use super::registry::{ActorId, NoAnswer};
 /// Actors that answer `Dump`.
 pub type DumpRegistry = super::registry::ActorRegistry<Dump>;
 
-/// An actor that needs longer is blocked, which is what an operator needs to know.
+/// Timeout of an answer. An actor that needs longer is blocked, and the dump reports that.
 pub const DUMP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The answers of all actors, one JSON object each. An actor that does not answer is named.

@@ -6,7 +6,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::snapshot::Snapshot;
 
-/// Passed with the work from actor to actor. Unknown ids are left out of the log.
+/// Ids that are passed with the work from actor to actor. Unknown ids are left out of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogContext {
     pub event: Option<String>,
@@ -40,7 +40,7 @@ impl LogContext {
         self.node.as_ref().map(NodeId::as_str).unwrap_or_default()
     }
 
-    /// For work whose log lines are written in other modules.
+    /// Span for work that logs in other modules.
     pub fn span(&self) -> Span {
         let (event_id, node_request_id, node_id) = (self.event_id(), self.request_id(), self.node_id());
         info_span!("log_context", event_id, node_request_id, node_id)

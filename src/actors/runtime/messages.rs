@@ -16,8 +16,8 @@ pub struct Dump;
 #[rtype(result = "Option<PoolVerdict>")]
 pub struct ExplainRequest(pub RequestId);
 
-/// Requests an actor to complete work that cannot be interrupted, to release what it holds and to stop. Answered when that
-/// is done; only a draining pool answers before it has stopped.
+/// Stops an actor: it completes work that cannot be interrupted, releases the resources that it holds and stops. The
+/// message is answered after that; only a draining pool answers before it has stopped.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Shutdown;

@@ -8,7 +8,8 @@ use tokio::sync::watch;
 
 use nodepool_model::records::time::{MonotonicTime, Seconds};
 
-/// With this many panics in the window, the process exits instead of restarting the tree: the service manager takes over.
+/// Number of panics in the window at which the process exits instead of restarting the tree. The service manager then
+/// takes over.
 pub const MAX_PANICS: usize = 5;
 const PANIC_WINDOW: Seconds = Seconds(600.0);
 
@@ -88,12 +89,12 @@ impl PanicCounter {
         if at.len() >= MAX_PANICS { Recovery::Exit } else { Recovery::Restart }
     }
 
-    /// Since the start.
+    /// Number of panics since the start.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Within the last ten minutes before the latest one.
+    /// Number of panics in the ten minutes before the latest one.
     pub fn count(&self) -> usize {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

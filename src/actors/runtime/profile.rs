@@ -1,5 +1,5 @@
 //! A profile of the actors, on request: processor time by actor and message type, slow handlers, mailbox waits, stacks.
-//! While none is recorded, a handler only pays for reading one flag.
+//! While no profile is recorded, a handler only reads one flag.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -58,7 +58,7 @@ struct MailboxWait {
     unanswered: u64,
 }
 
-/// Measures until it is dropped; for the first line of a handler.
+/// Measures the time until it is dropped; for the first line of a handler.
 #[must_use = "a timer that is dropped at once measures nothing"]
 pub struct HandlerTimer {
     actor: &'static str,
@@ -67,7 +67,7 @@ pub struct HandlerTimer {
     cpu: Duration,
 }
 
-/// `None` while no profile is recorded.
+/// Starts the timer of a handler; `None` while no profile is recorded.
 pub fn time_handler<A>(message: &'static str) -> Option<HandlerTimer> {
     if !IS_ON.load(Ordering::Relaxed) {
         return None;
@@ -80,7 +80,7 @@ pub fn time_handler<A>(message: &'static str) -> Option<HandlerTimer> {
     })
 }
 
-/// Without modules and parameters.
+/// Name of a type without modules and parameters.
 fn short_name(full: &'static str) -> &'static str {
     let plain = full.split('<').next().unwrap_or(full);
     plain.rsplit("::").next().unwrap_or(plain)
@@ -118,7 +118,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Must be called on a thread that nothing else can block. `None` if a profile exists already.
+    /// Starts a profile. Must be called on a thread that nothing else can block. `None` if a profile exists already.
     pub fn start(registry: DumpRegistry) -> Option<Self> {
         let (handlers, slow, mailboxes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         if IN_USE.swap(true, Ordering::Relaxed) {
@@ -126,7 +126,7 @@ impl Profile {
         }
         *lock() = Some(ProfileData { began: Instant::now(), handlers, slow, mailboxes });
         IS_ON.store(true, Ordering::Relaxed);
-        // Unwinding from a signal handler inside of these may wait for a lock that the interrupted code holds.
+        // Unwinding from a signal handler inside these libraries may wait for a lock that the interrupted code holds.
         let blocklist = ["libc", "libgcc", "pthread", "vdso"];
         let builder = pprof::ProfilerGuardBuilder::default().frequency(STACKS_PER_SECOND).blocklist(&blocklist);
         let stacks = builder.build().ok();
@@ -153,7 +153,7 @@ impl Profile {
     }
 }
 
-/// A dropped profile leaves nothing running.
+/// A dropped profile stops all of its measurements.
 impl Drop for Profile {
     fn drop(&mut self) {
         self.probing.abort();
@@ -163,7 +163,7 @@ impl Drop for Profile {
     }
 }
 
-/// Measures how long each actor takes to reach a cheap message.
+/// Measures the time until each actor answers a cheap message.
 async fn probe_mailboxes(registry: &DumpRegistry) {
     let answers = registry.time_all(super::messages::Dump, dump::DUMP_TIMEOUT).await;
     if let Some(data) = lock().as_mut() {

@@ -23,8 +23,8 @@ use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription};
 
-/// After a run, the thread belongs to other actors for this multiple of its duration. Under load, changes accumulate,
-/// and one run handles all of them.
+/// After a run, the thread belongs to other actors for this multiple of the duration of the run. Under load, changes
+/// accumulate, and one run handles all of them.
 const COOLDOWN_FACTOR: u32 = 3;
 
 /// Timers fire on whole milliseconds: a shorter cooldown would become ten times as long, and delay the next change.
@@ -33,14 +33,14 @@ const MIN_COOLDOWN: Duration = Duration::from_micros(500);
 /// Resolution of timers.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 
-/// Cooldown of an actor whose work is not urgent by the millisecond, but which receives many changes at once.
+/// Cooldown of an actor that receives many changes at once and whose work can wait for a millisecond.
 pub const SHORT_DEBOUNCE: Duration = Duration::from_millis(1);
 
 /// Minimum cooldown of an actor whose work is not urgent. The first change is handled at once. Changes that follow it
 /// closely are handled together; otherwise each of them would wake a thread.
 pub const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// What wakes a reconciler: the snapshot, facts, the shared pool state, a timer or a request.
+/// Triggers of a reconciler: the snapshot, facts, the shared pool state, a timer or a request.
 pub struct Triggers {
     mirror: Arc<Mirror>,
     snapshots: Subscription,

@@ -40,7 +40,7 @@ pub struct ActorId {
     pub thread: String,
 }
 
-/// Why there is no answer. Dumps show both reasons.
+/// Reason of a missing answer; shown in dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     Deadline,
@@ -66,7 +66,7 @@ where
     M: Message + Send + Clone + 'static,
     M::Result: Send,
 {
-    /// Must be called on the actor's own arbiter, as in `started`.
+    /// Registers an actor. Must be called on the actor's own arbiter, as in `started`.
     pub fn register(
         &self,
         actor: &'static str,
@@ -103,7 +103,7 @@ where
         join_all(pending).await
     }
 
-    /// Measures how long each actor takes to answer; `None` without an answer.
+    /// Measures the time until each actor answers; `None` without an answer.
     pub async fn time_all(&self, message: M, deadline: Duration) -> Vec<(ActorId, Option<Duration>)> {
         let pending = self.recipients().into_iter().map(|(actor_id, recipient)| {
             let message = message.clone();

@@ -13,7 +13,8 @@ use nodepool_zk::mirror::mirror::{Mirror, Subscription, TransitionBatch};
 /// Maximum number of batches that a subscriber of transitions may lag behind.
 const MAX_TRANSITION_BATCHES: usize = 4096;
 
-/// Each session attaches its mirror here. Between two sessions, the last snapshot of the previous one stays available.
+/// Feed to which each session attaches its mirror. Between two sessions, the last snapshot of the previous one stays
+/// available.
 #[derive(Clone)]
 pub struct SnapshotFeed {
     published: watch::Sender<Option<Subscription>>,

@@ -10,7 +10,7 @@ use super::metrics_registry::MetricsRegistry;
 use nodepool_model::metrics::prometheus_metrics::Metric;
 use nodepool_model::metrics::statsd_metrics::Sample;
 
-/// Capacity of the queue: the most that a slow or unavailable statsd server costs.
+/// Capacity of the queue, which bounds the memory that a slow or unavailable statsd server costs.
 pub const MAX_QUEUED_SAMPLES: usize = 20_000;
 
 /// Handle for sending samples; cheap to clone.
@@ -81,7 +81,7 @@ impl SampleSink {
         let Some(sender) = &self.sender else { return };
         for sample in samples {
             if sender.send(sample).await.is_err() {
-                return; // The socket's task ended, and with it the process.
+                return; // The statsd task ended, because the process exits.
             }
         }
     }

@@ -80,7 +80,7 @@ async fn connect(address: &StatsdAddress, samples: &mpsc::Receiver<Sample>) -> O
                 warn!(host = address.host, error, "cannot send statistics");
                 return None;
             }
-            Err(error) => warn!(host = address.host, error, "cannot send statistics yet, retrying"),
+            Err(error) => warn!(host = address.host, error, "cannot send statistics yet; retrying"),
         }
         tokio::time::sleep(RESOLVE_RETRY_INTERVAL).await;
     }

@@ -106,7 +106,7 @@ pub enum Command {
         /// Wait until the build has ended
         #[arg(long)]
         wait: bool,
-        /// Wait until the build is uploaded, too, to all providers that use the image
+        /// Also wait until the build is uploaded to all providers that use the image
         #[arg(long, requires = "wait")]
         uploads: bool,
         image: String,
@@ -207,7 +207,7 @@ pub struct StandaloneArguments {
 
 #[derive(Debug, Args)]
 pub struct RequestArguments {
-    /// Label of a node; once per node
+    /// Label of a node; repeat the option for each node
     #[arg(long, required = true, value_name = "LABEL", value_parser = NonEmptyStringValueParser::new())]
     pub label: Vec<String>,
     /// Give up if the request is not fulfilled in time [default: never]
@@ -227,10 +227,10 @@ pub struct RequestArguments {
     pub command: Vec<OsString>,
 }
 
-/// Ten years: larger numbers overflow the clock.
+/// Maximum of a duration, ten years: larger numbers overflow the clock.
 const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Seconds with decimals.
+/// Parses a duration in seconds, with decimals.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if seconds > MAX_DURATION.as_secs_f64() {
@@ -239,7 +239,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| "not a valid duration in seconds".to_owned())
 }
 
-/// The precedence as in request ids: always three digits, because Zuul parses the id by them.
+/// Parses the precedence as in request ids: always three digits, because Zuul parses the id by them.
 fn priority(text: &str) -> Result<String, String> {
     match text {
         "high" => Ok("100".to_owned()),
@@ -308,7 +308,8 @@ fn help() -> String {
     Arguments::command().render_help().to_string()
 }
 
-/// The usage first, then hints, and the error on the last line, with the prefix that scripts search for.
+/// Formats a usage error: the usage first, then hints, and the error on the last line, with the prefix that scripts
+/// search for.
 fn format_usage_error(rendered: &str) -> String {
     let (message, rest) = rendered.split_once("\nUsage: ").unwrap_or((rendered, ""));
     let usage = rest.lines().next().unwrap_or("nodepool [OPTIONS] [COMMAND]");

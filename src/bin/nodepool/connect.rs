@@ -19,11 +19,12 @@ use crate::args::Global;
 use crate::output::Output;
 
 const SYSTEM_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
-/// Written by `nodepool standalone` into its working directory.
+/// Configuration that `nodepool standalone` writes into its working directory.
 const STANDALONE_CONFIG: &str = "./nodepool-data/nodepool.yaml";
 
-/// How often an unreachable ZooKeeper is reported, and the pause before the next attempt.
+/// Interval of the reports that ZooKeeper is unreachable.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 const LOGGER: &str = "nodepool.zk.ZooKeeperClient";
@@ -67,7 +68,8 @@ pub async fn config(global: &Global, output: &mut Output<'_>) -> anyhow::Result<
     }
 }
 
-/// Opens a session. Without a limit this retries forever, and logs every ten seconds why there is no connection.
+/// Opens a session. Without a limit, attempts are repeated forever, and the reason of their failure is logged every ten
+/// seconds.
 pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result<Arc<RealConnection>> {
     let options = ConnectOptions::from_config(&config.zookeeper)?;
     debug!(target: LOGGER, "connecting to ZooKeeper at {}", options.connect_string());

@@ -32,7 +32,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// From here on the signals no longer terminate the process.
+    /// Receives the signals. From then on, they no longer terminate the process.
     pub fn listen() -> std::io::Result<Self> {
         let mut interrupted = signal(SignalKind::interrupt())?;
         let mut terminated = signal(SignalKind::terminate())?;

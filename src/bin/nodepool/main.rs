@@ -30,7 +30,7 @@ use commands::{admin, clouds, dump, generate, nodes, standalone, validate, watch
 use interrupts::Interrupts;
 use output::Output;
 
-/// For `standalone`, which runs a launcher (doc/decisions/0016-allocator.md).
+/// Allocator of the launcher, which `standalone` runs (doc/decisions/0016-allocator.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -54,7 +54,7 @@ fn start(global: Global, command: Command) -> u8 {
         other => other,
     };
     let stdout = std::io::stdout();
-    // Not locked: panics and the log write to it, too.
+    // Standard output is not locked, because panics and the log write to it, too.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
     let mut diagnostics = std::io::stderr();
     let mut output = Output::new(global.output, &mut out, &mut diagnostics);
@@ -130,7 +130,7 @@ async fn dispatch(global: Global, command: Command, output: &mut Output<'_>) -> 
         return dump::dump(&config, output, profile).await.map(|()| 0);
     }
     if let Command::Watch = command {
-        // It opens its own sessions, one after another.
+        // `watch` opens its own sessions, one after another.
         return watch::watch(&config, output, global.timeout).await;
     }
     let session = connect::session(&config, global.timeout).await?;
@@ -213,7 +213,7 @@ async fn with_session(
     Ok(0)
 }
 
-/// Resolves with the next line of standard input, or its end. The thread remains blocked if neither occurs.
+/// Resolves with the next line or the end of standard input. The thread remains blocked if neither occurs.
 async fn line_of_input() {
     let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
     // An input that cannot be read counts as ended.

@@ -40,14 +40,21 @@ const DAEMON_EXIT_STATUS: Section = (
         ("2", "Invalid command line"),
     ],
 );
-const SIGNALS: Section = (
+const DUMP_SIGNAL: (&str, &str) = (
+    "SIGUSR2",
+    "Write the state of every actor to the log, at level DEBUG; the first signal starts a profile, the second one writes it",
+);
+const SIGNALS: Section =
+    ("SIGNALS", &[("SIGTERM, SIGINT, SIGUSR1", "Stop gracefully, within ten seconds"), DUMP_SIGNAL]);
+const BUILDER_SIGNALS: Section = (
     "SIGNALS",
     &[
-        ("SIGTERM, SIGINT, SIGUSR1", "Stop gracefully, within ten seconds"),
         (
-            "SIGUSR2",
-            "Write the state of every actor to the log, at level DEBUG; the first one starts a profile, the second writes it",
+            "SIGINT",
+            "Stop when all running builds have ended, however long they take; a second SIGINT stops as SIGTERM does",
         ),
+        ("SIGTERM, SIGUSR1", "Terminate running builds and stop, within ten seconds"),
+        DUMP_SIGNAL,
     ],
 );
 const COMMAND_FILES: Section = (
@@ -68,25 +75,24 @@ const COMMAND_ENVIRONMENT: Section = (
     "ENVIRONMENT",
     &[
         ("NODEPOOL_*", "Replaces %(NODEPOOL_...) in configuration files"),
-        ("OS_CLIENT_CONFIG_FILE, OS_*", "Where logins of OpenStack clouds are, as for all clients of OpenStack"),
+        ("OS_CLIENT_CONFIG_FILE, OS_*", "Location of the logins of OpenStack clouds, as for all OpenStack clients"),
     ],
 );
 const DAEMON_ENVIRONMENT: Section = (
     "ENVIRONMENT",
     &[
         ("NODEPOOL_*", "Replaces %(NODEPOOL_...) in configuration files"),
-        ("OS_CLIENT_CONFIG_FILE, OS_*", "Where logins of OpenStack clouds are, as for all clients of OpenStack"),
-        ("STATSD_HOST, STATSD_PORT", "Where statistics are sent"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_*", "Where traces are sent, if the program was built with them"),
+        ("OS_CLIENT_CONFIG_FILE, OS_*", "Location of the logins of OpenStack clouds, as for all OpenStack clients"),
+        ("STATSD_HOST, STATSD_PORT", "Address to which statistics are sent"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_*", "Address to which traces are sent, if built with the feature otel"),
     ],
 );
 
 /// Sections of a page in addition to names and options.
 fn sections(name: &str) -> Vec<Section> {
     match name {
-        "nodepool-launcher" | "nodepool-builder" => {
-            vec![DAEMON_EXIT_STATUS, SIGNALS, DAEMON_FILES, DAEMON_ENVIRONMENT]
-        }
+        "nodepool-launcher" => vec![DAEMON_EXIT_STATUS, SIGNALS, DAEMON_FILES, DAEMON_ENVIRONMENT],
+        "nodepool-builder" => vec![DAEMON_EXIT_STATUS, BUILDER_SIGNALS, DAEMON_FILES, DAEMON_ENVIRONMENT],
         "nodepool-standalone" => vec![DAEMON_EXIT_STATUS, SIGNALS, DAEMON_ENVIRONMENT],
         "nodepool-request" => vec![REQUEST_EXIT_STATUS, COMMAND_FILES, COMMAND_ENVIRONMENT],
         "nodepool-completions" | "nodepool-man" | "nodepool-config-schema" => vec![EXIT_STATUS],

@@ -56,7 +56,7 @@ impl<'a> Output<'a> {
         Self { format, out, diagnostics, has_outcome: false }
     }
 
-    /// A list, which is an array in JSON.
+    /// Prints a list, which is an array in JSON.
     pub fn list<R>(&mut self, columns: &'static [Column<R>], rows: &[R]) -> io::Result<()> {
         let mut printer = TablePrinter::new(self.format, columns);
         rows.iter().for_each(|row| printer.push(row));
@@ -70,7 +70,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// For people only; programs receive everything by [`Output::outcome`].
+    /// Prints a text for people only; programs receive everything by [`Output::outcome`].
     pub fn print(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
         match self.format {
             OutputFormat::Table => writeln!(self.out, "{}", printable(text.to_string())),
@@ -78,7 +78,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// For people only, without escaping: a script, a document.
+    /// Prints a text for people only, without escaping: a script, a document.
     pub fn print_raw(&mut self, text: &str) -> io::Result<()> {
         match self.format {
             OutputFormat::Table => self.out.write_all(text.as_bytes()),
@@ -86,7 +86,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// A question; the answer is expected on the same line.
+    /// Prints a question; the answer is expected on the same line.
     pub fn prompt(&mut self, question: &str) -> io::Result<()> {
         // The JSON result must not contain a question.
         let stream: &mut dyn Write = match self.format {
@@ -97,7 +97,7 @@ impl<'a> Output<'a> {
         stream.flush()
     }
 
-    /// For programs only: the outcome of a command that changes something or may find nothing.
+    /// Prints, for programs only, the outcome of a command that changes something or may find nothing.
     pub fn outcome(&mut self, document: Value) -> io::Result<()> {
         match self.format {
             OutputFormat::Table => Ok(()),
@@ -108,17 +108,17 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// One document of many, in every format.
+    /// Prints one document of many, in every format.
     pub fn json_line(&mut self, document: &Value) -> io::Result<()> {
         writeln!(self.out, "{document}")
     }
 
-    /// The outcome of a failed command, unless the command has written one.
+    /// Prints the outcome of a failed command, unless the command has already printed one.
     pub fn failure(&mut self, document: Value) -> io::Result<()> {
         if self.has_outcome { Ok(()) } else { self.outcome(document) }
     }
 
-    /// A note beside the result.
+    /// Prints a note, on the stream beside the result.
     pub fn note(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
         // A note stays one line, even if a record contains line feeds.
         writeln!(self.diagnostics, "{}", printable(text.to_string()).replace('\n', "\\n"))

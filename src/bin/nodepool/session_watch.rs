@@ -5,12 +5,12 @@ use std::time::Duration;
 use nodepool_zk::{SessionState, Zk, paths};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Fraction of the session's remaining time after which a `sync` is sent: while a leader responds, every sixth of the
-/// timeout.
+/// Fraction of the session's remaining time after which a `sync` is sent. While a leader responds, that is every sixth
+/// of the timeout.
 const SYNC_FRACTION: (u32, u32) = (2, 5);
 /// Minimum time between two `sync` requests, which may fail at once.
 const MIN_SYNC_INTERVAL: Duration = Duration::from_millis(200);
-/// Fraction of its timeout for which a session certainly lives; `doc/decisions/0025-fence.md` explains why.
+/// Fraction of its timeout for which a session is certainly alive; `doc/decisions/0025-fence.md` explains why.
 const SAFE_FRACTION: (u32, u32) = (5, 12);
 
 /// Resolves when the nodes must be considered lost: the session expired, or no leader has responded for so long that
@@ -18,7 +18,7 @@ const SAFE_FRACTION: (u32, u32) = (5, 12);
 /// reassigned before a reply.
 pub async fn wait_until_nodes_lost(zk: &Zk, session_timeout: Duration) {
     let mut session = zk.session();
-    // Without a connection: the nodes were locked a moment ago.
+    // Without a connection, the deadline counts from now, because the nodes were locked a moment ago.
     let mut deadline = zk
         .session_valid_until()
         .unwrap_or_else(|| Instant::now() + session_timeout * SAFE_FRACTION.0 / SAFE_FRACTION.1);
@@ -87,7 +87,7 @@ mod tests {
         replies_to_sync: bool,
     }
 
-    /// How much longer the session lives after a reply.
+    /// Time for which the session is valid after a reply.
     const SESSION_EXTENSION: Duration = Duration::from_secs(4);
 
     fn silent_connection(replies_to_sync: bool) -> (watch::Sender<SessionState>, Zk) {

@@ -28,7 +28,8 @@ pub fn read(file: &Path) -> Checksums {
     }
 }
 
-/// The same, but computes and writes missing sums. Returns an error early when `stop` is set.
+/// Reads the checksum files of an image file. If one is missing, computes both sums and writes both files. Returns an
+/// error early when `stop` is set.
 pub fn read_or_compute(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
     let found = read(file);
     if found.md5.is_some() && found.sha256.is_some() {
@@ -68,7 +69,7 @@ fn checksum_path(file: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// `None` if the file has another format.
+/// The digest in a checksum file; `None` if the file is missing or has another format.
 fn read_digest(file: &Path, length: usize) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let digits = text.get(..length)?;

@@ -25,10 +25,10 @@ pub struct DibRun {
     pub timeout: Seconds,
 }
 
-/// How the command ended.
+/// Result of a run of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DibOutcome {
-    /// It exited with this code. If a signal killed it, the code is the negated signal number.
+    /// The command exited with this code. If a signal killed it, the code is the negated signal number.
     Exited(i32),
     TimedOut,
     /// The build was cancelled.
@@ -124,7 +124,7 @@ async fn run(run: &DibRun, cancelled: impl Future<Output = ()>) -> Result<DibOut
     let status = match outcome {
         Ok(status) => status,
         Err(end) => {
-            // The command unmounts its file systems itself.
+            // SIGTERM is sent first, because the command unmounts its file systems itself.
             group.terminate().await;
             return Ok(end);
         }

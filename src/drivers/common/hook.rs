@@ -13,17 +13,17 @@ use nodepool_model::records::time::Seconds;
 /// Output beyond this is read and discarded.
 const MAX_OUTPUT_BYTES: usize = 16 * 1024;
 
-/// How a hook ended.
+/// Result of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookOutcome {
     pub exit: HookExit,
-    /// The beginning of its stdout and stderr.
+    /// The beginning of the hook's stdout and stderr.
     pub output: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookExit {
-    /// It exited with this code. If a signal killed it, the code is the negated signal number.
+    /// The hook exited with this code. If a signal killed it, the code is the negated signal number.
     Exited(i32),
     TimedOut,
 }

@@ -96,7 +96,7 @@ impl ImagesDir {
         Ok(found)
     }
 
-    /// Kills the running processes of a build and removes all its files, the claim last. Missing files are no error.
+    /// Kills the running processes of a build and removes all its files, the claim last. Ignores missing files.
     pub fn remove(&self, key: &BuildKey) -> io::Result<Vec<PathBuf>> {
         self.signal(key, Signal::SIGKILL);
         let (mut removed, mut failed) = (Vec::new(), None);

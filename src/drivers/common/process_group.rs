@@ -96,7 +96,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Kills the group without a grace period: the runtime is shutting down.
+/// Kills a group that has not ended, without a grace period: the runtime is shutting down.
 impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::SIGTERM);

@@ -31,7 +31,7 @@ fn format_field(field: &str, root: impl Fn(&str) -> Option<Value>) -> Result<Str
     let (path, conversion) = field.split_once('!').unwrap_or((field, ""));
     let end = path.find(['.', '[']).unwrap_or(path.len());
     let (name, mut rest) = path.split_at(end);
-    let mut value = root(name).ok_or_else(|| format!("there is nothing named {name:?}"))?;
+    let mut value = root(name).ok_or_else(|| format!("unknown field {name:?}"))?;
     while !rest.is_empty() {
         let step;
         (step, rest) = match rest.strip_prefix('[') {
@@ -40,7 +40,7 @@ fn format_field(field: &str, root: impl Fn(&str) -> Option<Value>) -> Result<Str
                 (Access::Index(index), after)
             }
             None => {
-                let after = rest.strip_prefix('.').ok_or_else(|| format!("{rest:?} is no attribute or index"))?;
+                let after = rest.strip_prefix('.').ok_or_else(|| format!("{rest:?} is not an attribute or index"))?;
                 let end = after.find(['.', '[']).unwrap_or(after.len());
                 (Access::Attribute(&after[..end]), &after[end..])
             }
@@ -68,7 +68,7 @@ impl Access<'_> {
             Access::Attribute(_) => None,
         };
         let (Access::Attribute(name) | Access::Index(name)) = self;
-        found.cloned().ok_or_else(|| format!("there is no {name:?} in it"))
+        found.cloned().ok_or_else(|| format!("the value has no attribute or index {name:?}"))
     }
 }
 
@@ -103,7 +103,7 @@ fn pad_text(text: String, spec: &str) -> Result<String, String> {
     if spec.is_empty() {
         return Ok(text);
     }
-    let unknown = || format!("unknown format {spec:?}: [[fill]align][width][.precision] is known");
+    let unknown = || format!("unsupported format {spec:?}: expected [[fill]align][width][.precision]");
     let letters: Vec<char> = spec.chars().collect();
     let is_align = |letter: Option<&char>| letter.is_some_and(|letter| "<>^".contains(*letter));
     let (fill, align, rest) = match (is_align(letters.get(1)), is_align(letters.first())) {

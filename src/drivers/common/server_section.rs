@@ -1,5 +1,5 @@
-//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels. Other
-//! drivers use the parser of cloud images, too.
+//! Provider sections with the keys of the OpenStack driver, which the fake driver reads as well: images, pools and
+//! their labels. The example driver uses only the parser of cloud images.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Section {
     attempts: u32,
     launch_timeout: Seconds,
     boot_timeout: Seconds,
-    /// Interval of the clean-up of unused ports; `None` if the file says 0.
+    /// Interval of the clean-up of unused ports; `None` if the configured interval is 0.
     pub port_cleanup_interval: Option<Seconds>,
     labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
     /// The images to upload, by name.
@@ -84,7 +84,8 @@ impl Section {
         }
     }
 
-    /// The launch configuration. `need` returns the resources of one node of a label, or why it cannot be launched.
+    /// The launch configuration. `need` returns the resources of one node of a label, or the reason why it cannot be
+    /// launched.
     pub fn launching(
         &self,
         need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Resources, Unavailable>,
@@ -121,7 +122,6 @@ pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Sect
     let labels = labels.collect();
     let port_cleanup = diagnostics.or_default(node.integer("port-cleanup-interval")).unwrap_or(600);
     Section {
-        // Seconds between two calls; zero if the key is missing.
         spacing: Seconds(diagnostics.or_default(node.number("rate")).unwrap_or(0.0)),
         attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
         launch_timeout: Seconds(diagnostics.or_default(node.integer("launch-timeout")).unwrap_or(3600) as f64),
@@ -150,7 +150,7 @@ fn uploads(node: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<ImageName
     uploads
 }
 
-/// The cloud images of a provider: how the cloud identifies them, and how to log in.
+/// The cloud images of a provider by name: their ids or names in the cloud, and the login parameters of their nodes.
 pub type CloudImages = BTreeMap<String, (ImageRef, Login)>;
 
 pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
@@ -170,17 +170,17 @@ pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImag
     images
 }
 
-/// The login parameters for nodes of an image.
+/// Connection type and port of the nodes of an image.
 fn connection(image: &YamlNode, diagnostics: &mut Diagnostics) -> Login {
     let kind = diagnostics.or_default(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
     let default_port = if kind == "winrm" { 5986 } else { 22 };
     let port = diagnostics.or_default(image.integer("connection-port")).unwrap_or(default_port);
-    let connection_port = u16::try_from(port).unwrap_or_else(|_| {
+    let connection_port = u16::try_from(port).ok().filter(|port| *port > 0).unwrap_or_else(|| {
         let at = image.get("connection-port").map_or(image.at, |value| value.at);
         diagnostics.error(
             at,
             "connection-port is out of range".to_owned(),
-            format!("it is {port}, it may be 1 to 65535"),
+            format!("it is {port}, expected 1 to 65535"),
         );
         22
     });

@@ -40,7 +40,7 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
         diagnostics.error(
             at,
             "rate-limit is out of range",
-            format!("it is {rate}, expected calls per second, 1 or more"),
+            format!("it is {rate}, expected calls per second, more than 0"),
         );
     }
     let images = server_section::cloud_images(node, diagnostics);

@@ -81,7 +81,7 @@ impl Default for Knobs {
     }
 }
 
-/// The resources of one node of a label, or why it cannot be launched.
+/// The resources of one node of a label, or the reason why it cannot be launched.
 pub fn need(label: &Label, knobs: &Knobs) -> Result<Resources, Unavailable> {
     if let ImageRef::Name(name) = &label.image_ref
         && !knobs.images.contains(name)
@@ -124,7 +124,7 @@ pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {
         ("upload-time", &mut knobs.upload_time),
     ];
     for (key, span) in durations {
-        read(node, key, "seconds, 0 or more", diagnostics, |seconds| *span = Seconds(seconds));
+        read(node, key, "seconds, 0 or more", |_| true, diagnostics, |seconds| *span = Seconds(seconds));
     }
     let faults = [
         ("create-fails-every", &mut knobs.faults.create_fails),
@@ -138,11 +138,13 @@ pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {
         ("throttle-every", &mut knobs.faults.throttle),
     ];
     for (key, every) in faults {
-        read(node, key, "a whole number, 0 for never", diagnostics, |number| *every = number as u64);
+        let is_whole = |number: f64| number.fract() == 0.0;
+        read(node, key, "a whole number, 0 for never", is_whole, diagnostics, |number| *every = number as u64);
     }
     for resource in ["cores", "instances", "ram", "volumes", "volume-gb"] {
         let limits = &mut knobs.limits;
-        read(node, &format!("max-{resource}"), "a number", diagnostics, |number| limits.set(resource, number));
+        let key = format!("max-{resource}");
+        read(node, &key, "a number", |_| true, diagnostics, |number| limits.set(resource, number));
     }
     for (key, names) in [("zones", &mut knobs.zones), ("images", &mut knobs.images)] {
         if node.given(key).is_some() {
@@ -155,9 +157,16 @@ pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {
     knobs
 }
 
-fn read(node: &YamlNode, key: &str, expected: &str, diagnostics: &mut Diagnostics, apply: impl FnOnce(f64)) {
+fn read(
+    node: &YamlNode,
+    key: &str,
+    expected: &str,
+    is_allowed: impl FnOnce(f64) -> bool,
+    diagnostics: &mut Diagnostics,
+    apply: impl FnOnce(f64),
+) {
     let Some(number) = diagnostics.or_default(node.number(key)) else { return };
-    if (0.0..=1e9).contains(&number) {
+    if (0.0..=1e9).contains(&number) && is_allowed(number) {
         apply(number);
     } else {
         let at = node.get(key).map_or(node.at, |value| value.at);

@@ -120,11 +120,11 @@ impl Keystone {
         let url = settings.identity.auth_url.trim_end_matches('/');
         let base = if url.ends_with("/v3") { url.to_owned() } else { format!("{}/v3", url.trim_end_matches("/v2.0")) };
         let token_url = Url::parse(&format!("{base}/auth/tokens"))
-            .map_err(|error| format!("auth_url {} is no URL: {error}", settings.identity.auth_url))?;
+            .map_err(|error| format!("auth_url {} is not a URL: {error}", settings.identity.auth_url))?;
         Ok(Self { settings, token_url, state: Mutex::default(), retry_after: std::sync::Mutex::new(None), timings })
     }
 
-    /// A token was rejected before it expired: the next call requests another one.
+    /// Discards a token that was rejected before it expired: the next call requests another one.
     pub async fn invalidate_token(&self, refused: &Secret) {
         let mut state = self.state.lock().await;
         state.token.take_if(|token| token.value == *refused);
@@ -147,9 +147,9 @@ impl Keystone {
         Ok(self.valid_token(client).await?.value)
     }
 
-    /// The id of the project that a token is for.
+    /// The id of the token's project.
     pub async fn project(&self, client: &Client) -> Result<String, Error> {
-        let none = || Error::new(ErrorKind::EndpointNotFound, "the token is for no project".to_owned());
+        let none = || Error::new(ErrorKind::EndpointNotFound, "the token is not scoped to a project".to_owned());
         self.valid_token(client).await?.project.ok_or_else(none)
     }
 
@@ -214,7 +214,7 @@ impl Keystone {
             )
         };
         let value = value.ok_or_else(|| no_token("X-Subject-Token"))?;
-        let root: TokenRoot = answer.json().await.map_err(|_| no_token("a token that can be read"))?;
+        let root: TokenRoot = answer.json().await.map_err(|_| no_token("readable token"))?;
         let expires_at = root.token.expires_at.and_then(|text| DateTime::parse_from_rfc3339(&text).ok());
         Ok(Token {
             value,
@@ -243,7 +243,7 @@ impl Keystone {
     fn find_endpoint(&self, token: &Token, service_type: &str) -> Result<Url, Error> {
         let not_found = |reason: String| Error::new(ErrorKind::EndpointNotFound, reason);
         let (service, types) =
-            self.service(service_type).ok_or_else(|| not_found(format!("no service {service_type} is known")))?;
+            self.service(service_type).ok_or_else(|| not_found(format!("unknown service {service_type}")))?;
         let region = service.region.as_deref().or(self.settings.region.as_deref());
         let is_named = |entry: &&CatalogEntry| service.service_name.is_none() || service.service_name == entry.name;
         let of_type = |wanted: &str| {
@@ -271,7 +271,7 @@ impl Keystone {
             )));
         };
         Url::parse(&found.url).map_err(|_| {
-            let text = format!("the catalogue's {service_type} endpoint {} is no URL", found.url);
+            let text = format!("the catalogue's {service_type} endpoint {} is not a URL", found.url);
             Error::new(ErrorKind::InvalidResponse, text)
         })
     }
@@ -312,8 +312,9 @@ impl AuthType for KeystoneAuth {
 
     async fn get_endpoint(&self, client: &Client, service: &str, _: &EndpointFilters) -> Result<Url, Error> {
         if let Some(own) = self.0.service(service).and_then(|(service, _)| service.endpoint.as_deref()) {
-            return Url::parse(own)
-                .map_err(|_| Error::new(ErrorKind::InvalidConfig, format!("{service}_endpoint_override is no URL")));
+            return Url::parse(own).map_err(|_| {
+                Error::new(ErrorKind::InvalidConfig, format!("{service}_endpoint_override is not a URL"))
+            });
         }
         let token = self.0.valid_token(client).await?;
         self.0.find_endpoint(&token, service)

@@ -34,7 +34,7 @@ pub enum CallKind {
     Send(Box<Request>, ResponseKind),
 }
 
-/// How a response is parsed.
+/// Expected format of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseKind {
     Servers,
@@ -77,9 +77,9 @@ impl ApiCall for Call {
 }
 
 const SHORT_DEADLINE: Seconds = Seconds(60.0);
-/// A page of a thousand servers with their ports takes a busy cloud long.
+/// A busy cloud needs a long time for a page of a thousand servers with their ports.
 const LIST_DEADLINE: Seconds = Seconds(120.0);
-/// A transfer may take as long as it makes progress; `image_stream` detects a stalled one.
+/// A transfer may continue as long as it makes progress; `image_stream` detects a stalled one.
 const TRANSFER_DEADLINE: Seconds = Seconds(72_000.0);
 
 pub fn discover() -> Call {
@@ -92,7 +92,7 @@ pub fn discover() -> Call {
     }
 }
 
-/// A listing, one page of it: the entries after `marker`.
+/// A kind of listing: its path, and the key of its entries in the response.
 #[derive(Clone, Copy, Debug)]
 pub struct ListKind {
     pub key: &'static str,
@@ -127,6 +127,7 @@ pub const VOLUMES: ListKind = ListKind {
 pub const IMAGES: ListKind = ListKind { key: "image.GET.images", api: Api::Image, path: &["images"], list: "images" };
 
 impl ListKind {
+    /// The call for one page: the entries after `marker`.
     pub fn page(&self, marker: Option<&str>, filters: &[(&'static str, &str)]) -> Call {
         let mut query = vec![(Cow::Borrowed("limit"), PAGE_SIZE.to_string())];
         query.extend(filters.iter().map(|(key, value)| (Cow::Borrowed(*key), (*value).to_owned())));
@@ -251,7 +252,7 @@ pub fn put_object(container: &str, name: &str, content: Content, sums: Vec<(&'st
     Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: TRANSFER_DEADLINE, delay: Seconds::ZERO, kind }
 }
 
-/// Stores a manifest that joins segments to one object.
+/// Stores a manifest that joins segments into one object.
 pub fn put_manifest(container: &str, name: &str, segments: Vec<Value>) -> Call {
     let request = Request {
         query: vec![(Cow::Borrowed("multipart-manifest"), "put".to_owned())],

@@ -19,7 +19,7 @@ pub struct Settings {
     pub region: Option<String>,
     /// Unattached floating addresses are deleted.
     pub clean_floating_ips: bool,
-    /// A pool names no zones, so the refresh queries those of the cloud.
+    /// At least one pool names no zones, so the refresh queries those of the cloud.
     pub needs_zones: bool,
     pub servers: BTreeMap<PoolName, BTreeMap<LabelName, Arc<ServerSpec>>>,
     /// Pools that respect the limits of the cloud.
@@ -43,7 +43,7 @@ pub struct ServerSpec {
     pub label: LabelName,
     pub flavor: Option<String>,
     pub min_ram: i64,
-    /// The image's name in this file.
+    /// The image's name in the configuration.
     pub image_name: String,
     pub image: ImageRef,
     pub networks: Vec<String>,
@@ -107,7 +107,7 @@ fn server_specs(
     let mut all = BTreeMap::new();
     for node in diagnostics.mappings(node, "labels", "a label") {
         let Some(name) = diagnostics.or_default(node.text("name")).map(LabelName::from) else { continue };
-        // Labels without an image are missing here; the section parser has reported them.
+        // Labels without a known image are missing here; validation has reported them.
         let Some(label) = section.label(&pool.name, &name) else { continue };
         let (image_name, config_drive) = match &label.image {
             LabelImage::Cloud(name) => (name.clone(), drives.cloud.get(name)),

@@ -62,7 +62,7 @@ pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap
     let is_throttle = match status.as_u16() {
         429 => true,
         413 => delay.is_some() || body.contains("overLimit"),
-        // A gateway may respond so although it has forwarded the request, so a creation is not repeated.
+        // A gateway may respond with 503 although it has forwarded the request, so a creation is not repeated.
         503 => delay.is_some() && !is_creation,
         _ => false,
     };
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_of_an_outage_is_limited_to_a_minute_and_that_of_a_rate_limit_is_not() {
+    fn an_outage_delays_at_most_a_minute_and_a_rate_limit_as_told() {
         let meant = |status: StatusCode| retry_delay(status, &headers(&[("retry-after", "3600")])).map(|wait| wait.0);
         assert_eq!(meant(StatusCode::SERVICE_UNAVAILABLE), Some(60.0));
         assert_eq!(meant(StatusCode::TOO_MANY_REQUESTS), Some(3600.0));

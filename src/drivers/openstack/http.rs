@@ -208,7 +208,7 @@ impl Connection {
     async fn request_target(&self, request: &Request) -> Result<RequestTarget, Failure> {
         let search = self.with_token(async || self.find_target(request).await);
         tokio::time::timeout(PREPARE_TIMEOUT, search).await.unwrap_or_else(|_| {
-            let text = format!("no token and no endpoint within {} s", PREPARE_TIMEOUT.as_secs());
+            let text = format!("no token or endpoint within {} s", PREPARE_TIMEOUT.as_secs());
             Err(Failure::not_executed(failed(self.with_cloud_name(&text))))
         })
     }
@@ -326,7 +326,7 @@ impl Connection {
                 incomplete = true;
                 Ok(false)
             }
-            // Only this service is out of order, so its previous state is kept.
+            // Only this service is failing, so its previous state is kept.
             (Err(_), Some(last)) => Ok(last),
             (Err(error), None) => Err(endpoint_error(error)),
         };
@@ -390,7 +390,7 @@ async fn endpoint(session: &Session, api: Api, path: &[&str]) -> Result<Url, ope
     // actor that all providers share.
     AssertUnwindSafe(lookup).catch_unwind().await.unwrap_or_else(|_| {
         let text = format!(
-            "the version document of the {api:?} service has a `self` link that is no URL (is its http:// missing?)"
+            "the version document of the {api:?} service has a `self` link that is not a URL (is its http:// missing?)"
         );
         Err(openstack::Error::new(ErrorKind::InvalidResponse, text))
     })
@@ -448,7 +448,7 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
     if let Some(limit) = settings.api_timeout_s.map(nodepool_model::records::time::Seconds) {
         builder = builder.timeout(limit.to_duration());
     }
-    builder.build().map_err(|error| format!("cannot make an HTTP client: {error}"))
+    builder.build().map_err(|error| format!("cannot create an HTTP client: {error}"))
 }
 
 /// Client certificate and key. A line break separates them even if the certificate file does not end with one.

@@ -1,4 +1,4 @@
-//! Converts a server of Nova to an `Instance`: its state, its addresses, its use of the limits.
+//! Conversion of a Nova server to an `Instance`: its state, its addresses, its resources.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ use openstack_clouds::CloudSettings;
 pub struct InstanceMapper<'a> {
     pub cloud: &'a CloudSettings,
     pub region: Option<&'a str>,
-    /// Whether this host has a route to the IPv6 world.
+    /// Whether this host has a default route for IPv6.
     pub has_ipv6: bool,
     pub catalog: &'a CloudCatalog,
 }
@@ -156,8 +156,8 @@ fn is_floating(address: &Address) -> bool {
     address.kind.as_deref() == Some("floating")
 }
 
-/// Whether an address is neither private, loopback nor link-local; equals Python's `is_private` for the networks of
-/// clouds.
+/// Whether an IPv4 address is public: neither private nor loopback, link-local, unspecified or for documentation. For
+/// the networks of clouds, this is the opposite of Python's `is_private`.
 fn routable(text: &str) -> bool {
     let Ok(address) = text.parse::<Ipv4Addr>() else { return false };
     let is_of_this_host = address.is_loopback() || address.is_link_local() || address.is_unspecified();
@@ -218,7 +218,7 @@ mod tests {
 
     // The address rules of openstacksdk, one test each.
     #[test]
-    fn a_private_address_is_the_last_resort_and_the_first_choice_of_a_private_cloud() {
+    fn a_private_address_is_the_last_choice_except_in_private_clouds() {
         let server = json!({"addresses": {"net": [fixed("10.0.0.5"), floating("198.51.100.7")]}});
         assert_eq!(addresses_of("", false, server.clone()), ["198.51.100.7", "10.0.0.5", "198.51.100.7", "-"]);
         assert_eq!(addresses_of("private: true", false, server), ["10.0.0.5", "10.0.0.5", "198.51.100.7", "-"]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_used_where_this_host_reaches_it_and_the_cloud_does_not_force_ipv4() {
+    fn ipv6_is_used_if_reachable_unless_the_cloud_forces_ipv4() {
         let server = json!({"addresses": {"outside": [fixed("2001:db8::5"), fixed("198.51.100.5")]}});
         let public = "198.51.100.5";
         assert_eq!(addresses_of("", true, server.clone()), ["2001:db8::5", public, public, "2001:db8::5"]);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_interface_is_found_by_name_and_by_id_and_uses_a_reachable_ip_version() {
+    fn the_default_interface_is_found_by_name_or_id_and_is_reachable() {
         let server = json!({"addresses": {"other": [fixed("fd00::9"), fixed("10.2.0.9")],
             "outside": [fixed("198.51.100.5")]}});
         for named in ["other", "n2"] {

@@ -61,7 +61,7 @@ pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Diagnostic>> {
     open_with(section, &ConfigPaths::from_process())
 }
 
-/// The same with explicit paths of clouds.yaml and its companion files, for tests and other callers.
+/// Opens the driver with explicit paths of clouds.yaml and its companion files, for tests and other callers.
 pub fn open_with(section: &ProviderConfig, config_paths: &ConfigPaths) -> Result<OpenStack, Vec<Diagnostic>> {
     let (settings, mut diagnostics) = read(section);
     let cloud = cloud(section, &settings, config_paths, &mut diagnostics);
@@ -105,7 +105,7 @@ fn cloud(
         openstack_clouds::CloudSelector { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
     match openstack_clouds::load(config_paths, selector) {
         Ok(loaded) => {
-            // They concern clouds.yaml, which is read only when a provider starts, so they are logged.
+            // The warnings are logged, because they concern clouds.yaml, which is read only when a provider starts.
             loaded.warnings.iter().for_each(|warning| warn!(provider = %section.name, "{warning}"));
             Some(loaded.settings)
         }
@@ -164,7 +164,7 @@ impl Driver for OpenStack {
             (self.context.clone(), self.config_paths.clone(), self.file_stamps.clone());
         Some(NeedsReopen(Arc::new(move || {
             let (cloud, region) = (context.settings.cloud.as_deref(), context.settings.region.as_deref());
-            // A reopened provider could not use an invalid file, so it keeps its settings until the file is valid.
+            // A reopened provider could not use an invalid file, so the provider keeps its settings until it is valid.
             let now = openstack_clouds::load(&config_paths, openstack_clouds::CloudSelector { cloud, region });
             now.is_ok_and(|loaded| {
                 let is_renewed =

@@ -26,7 +26,8 @@ impl<T> Pages<T> {
         (Self { listing, filters, entries: Vec::new(), marker: None }, listing.page(None, filters))
     }
 
-    /// Adds a page. `last` is the id of its last entry. A full page always has a next one, whatever `has_more` says.
+    /// Adds a page. `last` is the id of its last entry. After a full page the next one is requested even without
+    /// `has_more`.
     fn add_page(mut self, page: Vec<T>, last: Option<String>, has_more: bool) -> Result<PageResult<T>, CloudError> {
         let is_full = page.len() >= PAGE_SIZE;
         self.entries.extend(page);

@@ -89,7 +89,9 @@ fn metadata(order: &LaunchOrder, spec: &ServerSpec, provider: &ProviderName) -> 
             Ok(value) => {
                 metadata.insert(key.clone(), value);
             }
-            Err(error) => warn!(%provider, label = %spec.label, key, error, "dynamic-instance-properties"),
+            Err(error) => {
+                warn!(%provider, label = %spec.label, key, error, "cannot expand dynamic-instance-properties")
+            }
         }
     }
     metadata.extend(order.metadata.clone());

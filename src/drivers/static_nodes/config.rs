@@ -52,13 +52,13 @@ fn check_usable(host: &StaticHost, node: &YamlNode, diagnostics: &mut Diagnostic
         diagnostics.warning(at, format!("{message} ({})", host.identity), help);
     };
     if host.slots == 0 {
-        warn("max-parallel-jobs", "a static node without slots is never used", "max-parallel-jobs is 1 or more");
+        warn("max-parallel-jobs", "a static node without slots is never used", "set max-parallel-jobs to 1 or more");
     }
     if host.labels.is_empty() {
         warn("labels", "a static node without labels is never used", "name at least one label");
     }
     if host.timeout.0 <= 0.0 && host.host_key_checking {
-        warn("timeout", "a static node without a timeout is never used", "give seconds above 0");
+        warn("timeout", "a static node without a timeout is never used", "set timeout to a number of seconds above 0");
     }
     let is_key = |key: &String| key.split_whitespace().count() >= 2;
     if !host.configured_keys.iter().all(is_key) {
@@ -93,7 +93,7 @@ fn text_or(node: &YamlNode, key: &str, default: &str, diagnostics: &mut Diagnost
     diagnostics.or_default(node.text(key)).unwrap_or_else(|| default.to_owned())
 }
 
-/// A string contains several labels, separated by blanks.
+/// The labels of a node: a list, or a string in which blanks separate them.
 fn labels(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<LabelName> {
     match node.given("labels").map(|labels| &labels.value) {
         None => {
@@ -141,7 +141,7 @@ fn report_out_of_range(node: &YamlNode, key: &str, value: i64, range: &str, diag
     diagnostics.error(
         at,
         format!("{key} of a static node is out of range"),
-        format!("it is {value}, it may be {range}"),
+        format!("it is {value}, expected {range}"),
     );
 }
 

@@ -1,10 +1,10 @@
 //! One TCP connection of a session: a client of the crate on its own thread, so that it can be abandoned without
 //! closing the session.
 //!
-//! The crate closes the session when its client is dropped, reconnects at its own growing intervals, and loses
-//! persistent watches when it does. So it is never left to reconnect: a client that lost its server is dropped together
-//! with its runtime, which sends nothing, and the next client resumes the session. Watchers are awaited on that runtime
-//! only, and a panic in a reply is caught, so errors of the crate stay there.
+//! The crate closes the session when its client is dropped. It reconnects at its own growing intervals, and loses
+//! persistent watches when it reconnects. So the crate is never left to reconnect: a client that lost its server is
+//! dropped together with its runtime, which sends nothing, and the next client resumes the session. Watchers are
+//! awaited only on that runtime, and a panic in a reply is caught, so defects of the crate do not reach other threads.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -28,14 +28,14 @@ use zookeeper_server::types::{CreateMode, ZkError};
 /// `doc/decisions/0025-fence.md`.
 const SAFE_TIMEOUT_FRACTION: (u32, u32) = (5, 12);
 
-/// Why a connection was not established.
+/// Reason of a failed attempt to connect.
 #[derive(Debug)]
 pub enum ConnectFailure {
     /// The server reports that the session to resume has expired.
     Expired,
     /// An error that is precise enough for the operator.
     Known(ConnectError),
-    /// The crate's error text, which says little or nothing; the probe finds out more.
+    /// The crate's error text, which is vague or empty; the probe determines the reason.
     Unclear(String),
 }
 
@@ -58,7 +58,7 @@ pub struct Connected {
     client: Arc<Client>,
     tasks: Handle,
     maybe_lost: Notify,
-    /// When the newest request that a leader has answered was sent.
+    /// Time at which the newest request that a leader has answered was sent.
     confirmed: Mutex<Option<Instant>>,
 }
 
@@ -139,7 +139,7 @@ impl SessionConnection {
     }
 
     /// Closes the session and waits for the server's confirmation. False on timeout: the server hangs, or a caller
-    /// keeps a reply that holds the client without awaiting it.
+    /// keeps an unawaited reply, which holds the client.
     pub async fn close(mut self, timeout: Duration) -> bool {
         drop(self.connected.take());
         let ended = async { while !self.state.changed().await.is_terminated() {} };
@@ -162,8 +162,8 @@ impl Connected {
         self.client.clone()
     }
 
-    /// Runs a request that the leader answers, not a follower that may have lost the leader: the session was alive when
-    /// it was sent.
+    /// Runs a request that only a leader answers; a follower may have lost its leader. The answer proves that the
+    /// session was alive when the request was sent.
     pub async fn by_leader<T, E>(&self, request: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let sent = Instant::now();
         let reply = request.await?;

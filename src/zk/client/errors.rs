@@ -1,5 +1,5 @@
-//! Conversion between the client crate's types and ours: errors by what the caller does next, stats, modes,
-//! transactions.
+//! Conversion between the client crate's types and ours: stats, modes, transactions, and errors, which are grouped by
+//! what the caller does next.
 
 use bytes::Bytes;
 use zookeeper_client as client;
@@ -9,7 +9,7 @@ use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEve
 /// The largest packet a server accepts by default (`jute.maxbuffer`). For a larger one the server drops the connection
 /// instead of refusing the packet, and a caller would retry forever. So requests are measured before they are sent.
 pub const PACKET_LIMIT: usize = 0xf_ffff;
-/// Bytes of a request beside paths and data: headers, lengths, version, the open access list. Rounded up.
+/// Bytes of a request besides paths and data: headers, lengths, version, the open access list. Rounded up.
 const OPERATION_OVERHEAD: usize = 64;
 
 /// Refuses a request for which a server would drop the connection. `chroot` is prepended to every path.
@@ -50,15 +50,20 @@ pub fn error(error: client::Error) -> ZkError {
         }
         Error::NotReadOnly => ZkError::ReadOnly,
         Error::Unimplemented => ZkError::Unimplemented,
-        // The crate reports an expired session when no server answered for long enough. Only the server knows: the
-        // reconnector asks it, and reports `SessionExpired` if the session is over.
-        Error::SessionExpired | Error::ClientClosed | Error::SessionMoved => ZkError::Unknown(error.to_string()),
+        // The crate also reports an expired session when no server has answered for long enough. Only a server can
+        // decide that: the reconnector tries to resume the session, and reports `SessionExpired` if a server refuses
+        // because the session has expired.
+        Error::SessionExpired | Error::ClientClosed | Error::SessionMoved => outcome_unknown(&error),
         // A broken connection causes any of these errors.
         Error::ConnectionLoss | Error::Timeout | Error::NoHosts | Error::Custom(_) | Error::UnexpectedError(_) => {
-            ZkError::Unknown(error.to_string())
+            outcome_unknown(&error)
         }
         other => ZkError::Protocol(other.to_string()),
     }
+}
+
+fn outcome_unknown(error: &client::Error) -> ZkError {
+    ZkError::Unknown(format!("{error}; the outcome of the request is unknown"))
 }
 
 pub fn multi_error(error_: client::MultiWriteError) -> ZkError {
@@ -166,7 +171,8 @@ mod tests {
     #[test]
     fn every_connection_error_is_an_unknown_outcome() {
         for shape in [client::Error::ConnectionLoss, client::Error::Timeout, client::Error::SessionExpired] {
-            assert!(matches!(error(shape), ZkError::Unknown(_)));
+            let error = error(shape);
+            assert!(matches!(&error, ZkError::Unknown(text) if text.ends_with("outcome of the request is unknown")));
         }
         assert_eq!(error(client::Error::NotReadOnly), ZkError::ReadOnly);
         assert_eq!(error(client::Error::NoNode), ZkError::NoNode);

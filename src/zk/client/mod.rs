@@ -47,7 +47,7 @@ pub struct RealConnection {
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// One attempt at every server. The error states what is wrong with each.
+/// Makes one attempt at every server. The error states the problem of each server.
 pub async fn connect(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
     match attempt(&options).await {
         Ok(connection) => Ok(connection),

@@ -9,12 +9,12 @@ use nodepool_model::config::{HostNames, ZooKeeperConfig};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     pub servers: Vec<ServerAddress>,
-    /// Prepended to every path; empty for none. Its parent must exist, its last element is created.
+    /// Prepended to every path; empty for none. Its parent must exist; its last element is created if it is missing.
     pub chroot: String,
     pub tls: Option<Tls>,
     /// The requested timeout; the server may grant another (2 to 20 of its ticks).
     pub session_timeout: Duration,
-    /// How long a request waits for a connection before it fails. The session timeout if not given.
+    /// Time for which a request waits for a connection before it fails; the session timeout if not given.
     pub request_deadline: Option<Duration>,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Why no session was established.
+/// Reason of a failed attempt to establish a session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("zookeeper-servers names no server")]
@@ -81,7 +81,7 @@ impl ConnectError {
 }
 
 impl ConnectOptions {
-    /// Plain, without a chroot, with Nodepool 11's session timeout.
+    /// Options for one server without TLS and without a chroot, with Nodepool 11's session timeout.
     pub fn plain(host: impl Into<String>, port: u16) -> Self {
         Self {
             servers: vec![ServerAddress { host: host.into(), port }],

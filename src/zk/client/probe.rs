@@ -73,7 +73,7 @@ async fn handshake(server: &ServerAddress, stream: TcpStream, tls: &Tls) -> Stri
     }
 }
 
-/// Once connected, the server reports its own status. With TLS 1.3 a refused client certificate shows only here.
+/// Requests the server's own status. With TLS 1.3, a refused client certificate causes an error only here.
 async fn send_probe(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: Option<&Tls>) -> String {
     let mut answer = Vec::new();
     let exchange = async {
@@ -102,7 +102,7 @@ fn describe_answer(answer: &[u8], tls: Option<&Tls>) -> String {
         return "the server is read-only: it has lost its ensemble".to_owned();
     }
     if text.starts_with("Zookeeper version") || text.contains("not in the whitelist") {
-        return "the server answers, but did not establish a session in time; retrying".to_owned();
+        return "the server answers, but did not establish a session in time".to_owned();
     }
     match (answer, tls) {
         ([], _) => "the server closes the connection without an answer; is it ZooKeeper?".to_owned(),

@@ -21,15 +21,15 @@ use zookeeper_server::types::ZkError;
 /// First and longest back-off between two attempts to find a server.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often waiting requests are checked for an exceeded deadline.
+/// Interval between checks of the waiting requests for exceeded deadlines.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Timeouts for closing the session: on the current connection, then on another one.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 const RECONNECT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between warnings about a lost connection.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-/// Requests that may wait for a connection. Callers keep one request per node or request in flight, so a healthy
-/// program stays far below this.
+/// Maximum number of requests that wait for a connection. Callers keep one request per node or request in flight, so a
+/// healthy program stays far below this.
 const MAX_WAITING_REQUESTS: usize = 50_000;
 
 pub enum Command {
@@ -37,7 +37,7 @@ pub enum Command {
     Servers(Vec<ServerAddress>),
 }
 
-/// Sends a waiting request on a connection, or answers it with the reason why there will be none.
+/// Sends a waiting request on a connection, or fails it with the reason why there will be no connection.
 type QueuedRequest = Box<dyn FnOnce(Result<&Arc<Connected>, ZkError>) + Send>;
 
 struct WaitingRequest {
@@ -90,7 +90,9 @@ impl SharedSession {
             }
             Slot::Suspended(waiting) if waiting.len() < MAX_WAITING_REQUESTS => waiting,
             Slot::Suspended(_) => {
-                return failed(ZkError::Unknown("too many requests are waiting for a connection".into()));
+                return failed(ZkError::Unknown(
+                    "too many requests are waiting for a connection, the request was not sent".into(),
+                ));
             }
             Slot::Ended => return failed(ZkError::SessionExpired),
         };
@@ -100,7 +102,7 @@ impl SharedSession {
                 Ok(connected) => connected.start(request(connected.clone())),
                 Err(error) => failed(error),
             };
-            // The caller may have dropped the receiver; the request is sent all the same.
+            // The caller may have dropped the receiver; the request is sent anyway.
             drop(answer.send(reply));
         };
         waiting.push_back(WaitingRequest { until: Instant::now() + self.deadline, send: Box::new(send) });
@@ -185,7 +187,7 @@ pub struct Reconnector {
     pub commands: mpsc::UnboundedReceiver<Command>,
 }
 
-/// Why a connection ended.
+/// Reason of a connection's end.
 enum ConnectionEnd {
     Lost,
     Close(Option<oneshot::Sender<()>>),
@@ -272,11 +274,11 @@ impl Reconnector {
         }
     }
 
-    /// Tries once more to close the session, if the current connection is lost or unusable.
+    /// Tries once more to close the session if the current connection is lost or unusable.
     async fn close_on_another_connection(self) {
         let attempts = attempts(self.options, self.session, self.shared);
         if let Ok(Some(connection)) = tokio::time::timeout(RECONNECT_CLOSE_TIMEOUT, attempts).await {
-            // After that the session expires by its timeout.
+            // If this fails too, the session ends by its timeout.
             connection.close(RECONNECT_CLOSE_TIMEOUT).await;
         }
     }
@@ -334,7 +336,7 @@ pub async fn with_timeout<T>(
     }
 }
 
-/// The reason of a failure, for the operator.
+/// Reason of a failure, for the operator.
 pub async fn describe_failure(options: &ConnectOptions, failure: ConnectFailure) -> String {
     match failure {
         ConnectFailure::Known(error) => error.to_string(),

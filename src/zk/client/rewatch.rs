@@ -52,7 +52,7 @@ impl Events {
         }
     }
 
-    /// The server has the watch, and every later connection adds it before any other request.
+    /// Records that the server has the watch. Every later connection adds it before any other request.
     pub fn set_established(&self) {
         self.established.store(true, Ordering::Release);
     }
@@ -98,7 +98,7 @@ impl Watches {
         list.clone()
     }
 
-    /// The session has ended: every stream ends after its last queued event.
+    /// Ends every stream after its last queued event, because the session has ended.
     pub fn clear(&self) {
         self.lock().clear();
     }

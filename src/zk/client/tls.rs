@@ -52,7 +52,7 @@ impl fmt::Display for PemRole {
 /// before the first connection; also for tests and the embedded server.
 pub fn install_crypto_provider() {
     static ONCE: Once = Once::new();
-    // A provider that is already installed serves as well.
+    // A provider that is already installed is kept.
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
@@ -72,7 +72,7 @@ impl<'a> TlsPem<'a> {
         Ok(Self { tls, authority, certificate, key })
     }
 
-    /// For the client crate. Building our own configuration first gives the precise message.
+    /// TLS options for the client crate. Our own configuration is built first, because its errors are more precise.
     pub fn client_options(&self) -> Result<zookeeper_client::TlsOptions, TlsError> {
         self.probe_config()?;
         let files = &self.tls.files;
@@ -161,7 +161,7 @@ fn certificates(role: PemRole, path: &Path, text: &str) -> Result<Vec<Certificat
 }
 
 /// Nodepool 11 checks the chain and not the name, and certificates made by Zuul's own helper script carry no host
-/// names, so a drop-in replacement cannot insist on them.
+/// names, so a drop-in replacement cannot require them.
 #[allow(unsafe_code)]
 fn without_host_names(options: zookeeper_client::TlsOptions) -> zookeeper_client::TlsOptions {
     // SAFETY: not about memory. The crate marks the function as a reminder that any certificate of the given authority
@@ -219,7 +219,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// The reason of a failed handshake, with what to check.
+/// Reason of a failed handshake, with the setting to check.
 pub fn handshake_reason(error: &rustls::Error, tls: &Tls) -> String {
     use rustls::Error;
     let files = &tls.files;

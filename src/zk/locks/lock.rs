@@ -9,7 +9,7 @@ use crate::paths::{self, ZnodePath};
 use crate::{SessionState, Zk};
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
-/// Attempts at an operation that fails although there is a connection.
+/// Maximum attempts at an operation that fails although there is a connection.
 const MAX_ATTEMPTS: usize = 5;
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -149,7 +149,7 @@ pub async fn contenders(zk: &Zk, directory: &str) -> Result<Vec<String>, ZkError
     Ok(contenders)
 }
 
-/// Takes the lock away from its holder. False if it was free.
+/// Deletes the contender that holds the lock. Returns false if the lock was free.
 pub async fn break_lock(zk: &Zk, directory: &str) -> Result<bool, ZkError> {
     let Some(holder) = contenders(zk, directory).await?.into_iter().next() else { return Ok(false) };
     match zk.delete(&format!("{directory}/{holder}"), -1).await {
@@ -193,7 +193,7 @@ async fn try_enter(zk: &Zk, directory: &str, identifier: &str, mode: CreateMode)
             QueuePosition::Missing => contender.state = State::Absent,
         }
     }
-    // Another client deletes contenders as fast as they are created, so the lock is not held.
+    // Another client deletes contenders as fast as they are created, so this process does not hold the lock.
     Ok(None)
 }
 
@@ -214,7 +214,7 @@ enum State {
     Absent,
 }
 
-/// An own znode in a lock directory, or the intention of one. Deleted when dropped.
+/// An own znode in a lock directory, or the plan to create one. The znode is deleted when this is dropped.
 struct Contender {
     zk: Zk,
     directory: String,
@@ -252,8 +252,8 @@ impl Contender {
                     make_path(&self.zk, &self.directory).await?;
                 }
                 Err(error @ ZkError::Unknown(_)) => {
-                    // It may exist all the same. Without a connection that is unknown, and there is no point in waiting
-                    // here: callers that can wait do so.
+                    // The contender may exist nevertheless. Without a connection this cannot be checked, and callers
+                    // that can wait for one do so themselves.
                     if !self.is_connected() {
                         return Err(error);
                     }
@@ -283,7 +283,8 @@ impl Contender {
         Ok(QueuePosition::Missing)
     }
 
-    /// Enters and waits until it holds the lock, also over a lost connection; its position in the queue remains.
+    /// Enters the queue and waits until the contender holds the lock. A lost connection does not end the wait, and the
+    /// position in the queue remains.
     async fn wait(&mut self, identifier: &str) -> Result<(), ZkError> {
         loop {
             match self.step(identifier).await {
@@ -300,7 +301,7 @@ impl Contender {
         }
     }
 
-    /// True if it holds the lock; false if another check is due.
+    /// Returns true if the contender holds the lock, false if another check is due.
     async fn step(&mut self, identifier: &str) -> Result<bool, ZkError> {
         if self.state == State::Requested {
             self.locate().await?;
@@ -378,8 +379,8 @@ fn is_settled(result: &Result<(), ZkError>) -> bool {
     !matches!(result, Err(ZkError::Unknown(_) | ZkError::Protocol(_)))
 }
 
-/// Finds a contender by its unique name and deletes it, over lost connections, until that is certain or the session has
-/// ended, which has the same effect.
+/// Finds a contender by its unique name and deletes it. Retries over lost connections until the contender is certainly
+/// deleted or the session has ended, which also deletes it.
 async fn clean_up(zk: &Zk, directory: &str, unique: &str) {
     let mut retry_interval = MIN_RETRY_INTERVAL;
     while connected(zk).await {
@@ -399,7 +400,7 @@ async fn find(zk: &Zk, directory: &str, unique: &str) -> Result<Option<String>, 
     Ok(contenders.into_iter().find(|name| name.starts_with(unique)))
 }
 
-/// Waits while the session is suspended. False when it has ended.
+/// Waits while the session is suspended. Returns false if the session has ended.
 async fn connected(zk: &Zk) -> bool {
     let mut state = zk.session();
     match state.wait_for(|state| *state != SessionState::Suspended).await {

@@ -23,7 +23,7 @@ mod replica;
 const EPOCH_MS: i64 = 1_700_000_000_000;
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a request fails for a test. The caller receives `ZkError::Unknown` in both cases.
+/// Failure of a request, injected by a test. The caller receives `ZkError::Unknown` in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request was lost on its way to the server.
@@ -58,7 +58,7 @@ type QueuedRequest = Box<dyn FnOnce(&mut ServerState) + Send>;
 /// The client side of one session.
 struct Client {
     state: watch::Sender<SessionState>,
-    /// Since when its connection is cut.
+    /// Time since which the connection is cut.
     disconnected_since: Option<Instant>,
     /// The server has ended the session, and the client does not know it yet.
     has_ended: bool,
@@ -97,7 +97,7 @@ impl MemoryZooKeeper {
         Self::with_clock(move || EPOCH_MS + i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// A fresh store that stamps znodes with the milliseconds of this function.
+    /// A fresh store that stamps znodes with the milliseconds that `clock` returns.
     pub fn with_clock(clock: impl Fn() -> i64 + Send + 'static) -> Self {
         let shared = ServerState {
             tree: Tree::new(),
@@ -143,7 +143,7 @@ impl MemoryZooKeeper {
         self.lock().end_session(session_id);
     }
 
-    /// Ends a session whose connection is cut. Its client learns that when it is resumed, as with a real server; a
+    /// Ends a session whose connection is cut. Its client is notified when it is resumed, as with a real server. A
     /// client that is connected by now is notified at once.
     pub fn expire_unnoticed(&self, session_id: i64) {
         let mut shared = self.lock();
@@ -205,7 +205,7 @@ impl MemoryZooKeeper {
         }
     }
 
-    /// From now on writers are given this limit for a transaction. Larger ones are not refused.
+    /// Sets the limit of a transaction that writers observe from now on. Larger transactions are not refused.
     pub fn limit_transactions(&self, bytes: usize) {
         self.lock().max_transaction_bytes = bytes;
     }
@@ -215,7 +215,7 @@ impl MemoryZooKeeper {
         self.lock().tree.last_zxid()
     }
 
-    /// Moves the clock that stamps znodes ahead, on top of its own running.
+    /// Advances the clock that stamps znodes, in addition to its own progress.
     pub fn advance(&self, time: Duration) {
         self.lock().advanced_ms += i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     }
@@ -266,7 +266,7 @@ impl ServerState {
 
     fn notify_observer(&mut self, dirty_keys: &[DirtyKey]) {
         let Some(observer) = &mut self.observer else { return };
-        // A transaction changes few znodes.
+        // A transaction changes few znodes, so a linear search suffices.
         let mut notified: Vec<&str> = Vec::with_capacity(dirty_keys.len());
         for path in dirty_keys.iter().filter_map(|dirty_key| match dirty_key {
             DirtyKey::Znode(path) => Some(path),

@@ -27,7 +27,7 @@ impl Replica {
         Self { tree: tree.clone(), lag, pending: VecDeque::new() }
     }
 
-    /// Records a change of this moment, which becomes visible after the lag.
+    /// Records a change that happens now and becomes visible after the lag.
     pub fn append(&mut self, entry: LogEntry) {
         self.pending.push_back((Instant::now(), entry));
     }
@@ -40,7 +40,7 @@ impl Replica {
     }
 
     fn apply(&mut self, entry: LogEntry) {
-        // The leader has returned the result to the client.
+        // The result is dropped, because the leader has already returned it to the client.
         match entry {
             LogEntry::Opened(session) => drop(self.tree.open_session(session)),
             LogEntry::Closed(session) => drop(self.tree.close_session(session)),

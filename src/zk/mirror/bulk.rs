@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 
 use bytes::Bytes;
-use futures::stream::{self, Stream, StreamExt};
+use futures::stream::{self, Stream, StreamExt, TryStreamExt};
 
 use super::bulk_images::{self, ImagesSubtree};
 use super::records::{Decoded, decode_versioned};
@@ -37,8 +37,13 @@ pub fn read_all<'a>(
     stream::iter(batches).map(|paths| read_batch(zk, paths)).buffered(WINDOW)
 }
 
-/// Reads the paths together, or one by one if the reply would exceed the embedded coordinator's limit: some of these
-/// records are huge.
+/// As `read_all`, in one list.
+pub(crate) async fn read_list(zk: &dyn Connection, paths: Vec<String>) -> Result<Vec<ReadReply>, ZkError> {
+    read_all(zk, paths).try_concat().await
+}
+
+/// Reads the paths together, or one by one if the reply would exceed the embedded coordinator's limit because some of
+/// the records are huge.
 pub(crate) fn read_batch(
     zk: &dyn Connection,
     paths: Vec<String>,
@@ -64,7 +69,7 @@ pub(crate) fn read_batch(
 #[derive(Default)]
 pub struct Subtree {
     root: String,
-    /// The newest transaction that created or deleted a child of the root when the root was listed.
+    /// Newest transaction that had created or deleted a child of the root when the root was listed.
     listed_at: i64,
     nodes: BTreeMap<NodeId, Versioned<Node>>,
     empty_nodes: BTreeSet<NodeId>,
@@ -146,7 +151,7 @@ async fn read_lock_directories(zk: &Zk, parent: &str, subtree: &mut Subtree) -> 
     Ok(())
 }
 
-/// The contenders of these locks; missing directories are left out. Most are empty, and their stat says so.
+/// The contenders of these locks; missing directories are left out. Most directories are empty, which their stat shows.
 pub(crate) async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockState)>, ZkError> {
     let mut lock_states = Vec::new();
     let mut occupied = Vec::new();
@@ -230,13 +235,13 @@ impl Subtree {
     }
 
     /// Whether an unlisted record was written after the listing, by this process during the read. A record that was
-    /// deleted before the listing was written before its deletion, which the listing includes.
+    /// deleted before the listing is older: it was written before its deletion, and the listing includes the deletion.
     fn is_newer_than_listing(&self, written: i64) -> bool {
         written > self.listed_at
     }
 
-    /// Whether this is older than what was known before the read: ZooKeeper was restored from a backup. Backups contain
-    /// sessions, too, so the session of this process may continue on an older state.
+    /// Whether the subtree is older than the snapshot before the read, because ZooKeeper was restored from a backup.
+    /// Backups also contain sessions, so the session of this process may continue on an older state.
     pub fn is_older_than(&self, known: &Snapshot) -> bool {
         // Without a rollback, a missing record was deleted before the listing, which includes the deletion.
         let disappeared_unlisted = |path: String, known: i64| {
@@ -283,7 +288,7 @@ impl Subtree {
         self.images.merge_into(&mut snapshot.images);
         let mut newly_unreadable = Vec::new();
         for (path, reason) in self.unreadable {
-            // Its last readable content is no longer true.
+            // The last readable content of the record is outdated.
             match paths::parse(&path) {
                 ZnodePath::Node(id) => snapshot.drop_node_record(&id),
                 ZnodePath::Request(id) => snapshot.set_request_unreadable(&id),
@@ -462,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn own_locks_taken_during_a_bulk_read_survive_and_foreign_locks_are_as_read() {
+    async fn own_locks_survive_a_bulk_read_and_foreign_locks_are_as_read() {
         let zk: Zk = MemoryZooKeeper::new().connect();
         let request = RequestId::from("100-0000000001");
         let directory = paths::request_lock(&request);

@@ -74,8 +74,8 @@ impl Follower {
                 biased;
                 state = session.next() => match state {
                     None | Some(SessionState::Expired) => break,
-                    // The event stream has a `Resync` for it, which is taken into the same batch: everything is re-read
-                    // once.
+                    // The event stream has a `Resync` for the same reconnect. Both are in one batch, so everything is
+                    // re-read once.
                     Some(SessionState::Connected) => is_reconnected = true,
                     Some(SessionState::Suspended) => lock(&self.state).snapshot_mut().connected = false,
                 },
@@ -350,7 +350,7 @@ impl State {
                 }
             }
             Err(ZkError::NoNode) => self.remove(&path),
-            // Its last readable content is no longer true. Its next change causes an event.
+            // The last readable content of the record is outdated. The next change of the record causes an event.
             Err(ZkError::NotPermitted(reason)) => {
                 let mut subtree = Subtree::default();
                 subtree.insert_unreadable(&path, reason);
@@ -370,7 +370,7 @@ impl State {
         None
     }
 
-    /// Whether the snapshot has a record as read, or as written later.
+    /// Whether the snapshot already has this version of a record, or a newer one.
     fn is_current(&self, parsed: &ZnodePath, stat: &Stat) -> bool {
         let known = match parsed {
             ZnodePath::Node(id) => self.snapshot.node(id).map(|known| known.mzxid),

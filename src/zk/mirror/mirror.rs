@@ -32,7 +32,7 @@ use zookeeper_server::types::{CreateMode, ZkError};
 /// The roots that the mirror caches, in the order in which they are read at the start.
 pub const ROOTS: [&str; 5] = [paths::NODES, paths::REQUESTS, paths::REQUEST_LOCKS, paths::COMPONENTS, paths::IMAGES];
 
-/// The snapshot as the session sees it, published whenever it changes.
+/// The snapshot as the session observes it, published whenever it changes.
 pub struct Mirror {
     state: Arc<Mutex<State>>,
     /// Notified when an own write was applied that is not published yet.
@@ -41,7 +41,7 @@ pub struct Mirror {
     follower: JoinHandle<()>,
 }
 
-/// Notifies of new snapshots and has the newest one at any time, even after the mirror is dropped.
+/// Notifies of new snapshots and provides the newest one at any time, even after the mirror is dropped.
 #[derive(Clone)]
 pub struct Subscription {
     state: Arc<Mutex<State>>,
@@ -161,8 +161,8 @@ impl Tombstones {
     }
 }
 
-/// An own write that sets records: while it is in flight, their events do not count as foreign. Dropped without `done`
-/// it counts as failed.
+/// An own write that sets records: while it is in flight, their events do not count as foreign. A write that is dropped
+/// without `done` counts as failed.
 pub struct OwnWrite {
     state: Arc<Mutex<State>>,
     pending: Option<PendingWrite>,
@@ -198,8 +198,8 @@ pub(super) struct PendingRead {
 }
 
 impl Mirror {
-    /// Watches first, then reads everything. Returns with the first complete snapshot, which is kept up to date on the
-    /// given runtime.
+    /// Sets the watch first, then reads everything. Returns with the first complete snapshot, which is kept up to date
+    /// on the given runtime.
     pub async fn start(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
         // One watch for all roots: with several, a change below one root could be observed before an earlier one below
@@ -207,13 +207,13 @@ impl Mirror {
         Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
     }
 
-    /// The same for images alone, which builders need.
+    /// Starts a mirror of images alone, which builders need.
     pub async fn start_images_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
         Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES]).await
     }
 
-    /// The same for read-only clients: creates no znodes.
+    /// Starts a mirror for read-only clients, which creates no znodes.
     pub async fn start_read_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
     }
@@ -299,14 +299,14 @@ impl Mirror {
         }
     }
 
-    /// To be called before a write is sent that sets the data of these records.
+    /// Must be called before a write is sent that sets the data of these records.
     pub fn begin_write(&self, paths: Vec<String>) -> OwnWrite {
         let pending = Some(lock(&self.state).own_writes.begin_write(paths));
         OwnWrite { state: self.state.clone(), pending }
     }
 
-    /// Applies an own write to the snapshot, before the writer receives the result: a pool that has begun three nodes
-    /// counts three.
+    /// Applies an own write to the snapshot, before the writer receives the result, so that a pool that has just begun
+    /// three nodes counts three.
     pub fn apply_own_write(&self, change: impl FnOnce(&mut SnapshotUpdate<'_>)) {
         let mut state = lock(&self.state);
         change(&mut SnapshotUpdate { state: &mut state });
@@ -340,7 +340,7 @@ impl SnapshotUpdate<'_> {
         }
     }
 
-    /// As for nodes.
+    /// As `change_node`.
     pub fn change_request(&mut self, id: RequestId, stored: Versioned<NodeRequest>) {
         if self.state.snapshot.request(&id).is_some() {
             self.state.snapshot_mut().put_request(id, stored);
@@ -354,7 +354,7 @@ impl SnapshotUpdate<'_> {
         }
     }
 
-    /// As for nodes.
+    /// As `add_node`.
     pub fn add_request(&mut self, id: RequestId, stored: Versioned<NodeRequest>) {
         if !self.state.tombstones.contains(&paths::request(&id)) {
             self.state.snapshot_mut().put_request(id, stored);
@@ -393,7 +393,7 @@ impl State {
 
     fn request_reads(&self, paths: Vec<String>) {
         for path in paths {
-            // Without a follower the snapshot has no readers either.
+            // Sending fails only without a follower, and then the snapshot has no readers.
             let _ = self.foreign_writes.send(path);
         }
     }
@@ -443,7 +443,7 @@ impl State {
             ZnodePath::Request(id) => snapshot.has_request(id),
             ZnodePath::RequestLock(id) => snapshot.has_request_lock(id),
             ZnodePath::RequestContender(id, name) => snapshot.request_lock(id).contenders.contains(name),
-            // Other objects are rarely deleted.
+            // Other objects are rarely deleted, so publishing the same snapshot again costs little.
             _ => true,
         }
     }

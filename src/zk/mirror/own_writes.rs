@@ -1,9 +1,9 @@
 //! Recognises the watch events of own writes, so that the mirror does not read back what this process has just written.
 //!
-//! An event says only that a znode changed. Events of one znode arrive in the order of its changes, one per change, but
-//! they may overtake the reply to the write that caused them. So events are counted: for each successful own write, the
-//! earliest event counts as its own. If another process wrote too, at least the last event is left over and causes a
-//! read. A failed write has no event.
+//! An event reports only that a znode changed. Events of one znode arrive in the order of its changes, one per change,
+//! but they may overtake the reply to the write that caused them. So events are counted: for each successful own write,
+//! the earliest event counts as its own. If another process wrote too, at least the last event is left over and causes
+//! a read. A failed write has no event.
 
 use rustc_hash::FxHashMap;
 
@@ -32,7 +32,7 @@ pub struct PendingWrite {
 }
 
 impl OwnWriteTracker {
-    /// To be called before the write is sent: it sets the data of these znodes, each once.
+    /// Must be called before the write is sent. The write sets the data of these znodes, each once.
     pub fn begin_write(&mut self, paths: Vec<String>) -> PendingWrite {
         for path in &paths {
             self.paths.entry(path.clone()).or_default().in_flight += 1;
@@ -85,12 +85,12 @@ impl OwnWriteTracker {
         foreign_writes
     }
 
-    /// The znode is deleted, and its counts with it.
+    /// Drops the counts of a deleted znode.
     pub fn forget(&mut self, path: &str) {
         self.paths.remove(path);
     }
 
-    /// Events may have been lost, and everything is re-read.
+    /// Voids the counts of events, because events may have been lost and everything is re-read.
     pub fn reset(&mut self) {
         self.epoch += 1;
         self.paths.retain(|_, count| {

@@ -68,12 +68,12 @@ impl Record for ImageUpload {
 impl Record for PoolComponent {}
 impl Record for Component {}
 
-/// A record with its znode's version and transaction.
+/// Decodes a record, with the version and the newest transaction of its znode.
 pub fn decode_versioned<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Versioned<T>> {
     match decode::<T>(data) {
         Decoded::Record(mut record) => {
-            // A record without a state time counts as in its state since it was written; with a default of 1970 it
-            // would be too old for every rule.
+            // A record without a state time counts as being in its state since it was written; with a default of 1970
+            // it would be too old for every rule.
             if let Some(time) = record.state_time().filter(|time| **time == Timestamp::default()) {
                 *time = Timestamp(stat.mtime as f64 / 1000.0);
             }

@@ -186,7 +186,7 @@ async fn sorted_children(zk: &dyn Connection, path: &str) -> Result<Vec<String>,
     }
 }
 
-/// Reads these records in their order; `make` turns a name and its record into an entry.
+/// Reads the records in the order of `names`; `make` turns a name and its record into an entry.
 async fn collect<R: Record, T>(
     zk: &dyn Connection,
     names: Vec<String>,
@@ -221,7 +221,8 @@ fn optional<T>(read: ReadOutcome<T>) -> Result<Option<Result<T, Unreadable>>, Zk
     }
 }
 
-/// The request for the records is sent when this is called, not when the future is polled.
+/// Reads nodes with their contenders. The request for the records is sent when this is called, not when the future is
+/// polled.
 fn read_nodes<'a>(
     zk: &'a dyn Connection,
     ids: &'a [NodeId],

@@ -15,8 +15,8 @@ use nodepool_model::records::image_upload::ImageUpload;
 use nodepool_model::snapshot::images::Images;
 use zookeeper_server::types::{CreateMode, ZkError};
 
-/// Larger upload numbers are refused. The import advances ZooKeeper's sequence beyond the imported uploads one by one,
-/// which would take too long.
+/// Maximum upload number; larger ones are refused. The import advances ZooKeeper's sequence one by one beyond the
+/// imported uploads, which would take too long for larger numbers.
 const MAX_UPLOAD_NUMBER: u64 = 1_000_000;
 
 /// All image data, and the records that cannot be read.
@@ -30,8 +30,8 @@ pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkErr
 /// The exported data, and the records that are left out because they cannot be read, with the reasons.
 pub type Exported = (Map<String, Value>, BTreeMap<String, String>);
 
-/// Pause flags, builds and uploads, without requests and locks. A build znode that never was more than the parent of
-/// its uploads has an empty text, as in Nodepool 11.
+/// Exports pause flags, builds and uploads, without requests and locks. A build znode that never had a record, but only
+/// uploads, has an empty text, as in Nodepool 11.
 pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
     let (subtree, unreadable) = bulk_images::read(zk).await?;
     let mut found = Map::new();
@@ -41,7 +41,7 @@ pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
                 let text = String::from_utf8_lossy(&data).into_owned();
                 found.insert(path, Value::String(text));
             }
-            // It was deleted meanwhile.
+            // The znode was deleted meanwhile.
             Err(ZkError::NoNode) => {}
             Err(error) => return Err(error),
         }
@@ -137,8 +137,8 @@ async fn make_parents(zk: &Zk, path: &str) -> Result<(), ZkError> {
     Ok(())
 }
 
-/// Advances ZooKeeper's sequence beyond the highest imported number. The placeholders are ephemeral: one that a killed
-/// process left behind would be an upload without a record forever.
+/// Advances ZooKeeper's sequence beyond the highest imported number. The placeholders are ephemeral: a persistent one,
+/// left behind by a killed process, would remain an upload without a record forever.
 async fn advance_sequence(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<(), ZkError> {
     let highest = imported.iter().filter_map(|name| name.parse::<u64>().ok()).max().unwrap_or(0);
     loop {
@@ -161,7 +161,7 @@ mod tests {
     const UPLOADS: &str = "/nodepool/images/debian/builds/b1/providers/rax/images";
 
     #[tokio::test]
-    async fn a_killed_import_leaves_no_placeholder_and_the_next_one_continues_the_sequence() {
+    async fn a_killed_import_leaves_no_placeholder_and_the_next_continues() {
         let server = MemoryZooKeeper::new();
         let (killed, later): (Zk, Zk) = (server.connect(), server.connect());
         let path = format!("{UPLOADS}/0000000003");

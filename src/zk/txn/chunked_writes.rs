@@ -18,7 +18,8 @@ use zookeeper_server::types::{CreateMode, Op};
 const MAX_CHUNK_NODES: usize = 200;
 /// Back-off between two attempts. The mirror re-reads what its snapshot lacks within a fraction of it.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// Bytes of a node's lock, the proof that it is free, and paths, beside the record: 300, and four times the chroot.
+/// Bytes per node besides its record, for its lock, the proof that the lock is free, and paths: 300, plus four times
+/// the chroot.
 pub(crate) const OVERHEAD_BYTES: usize = 500;
 
 /// Records, each after the operation that writes or creates it.
@@ -81,8 +82,8 @@ pub(crate) async fn reset(store: &Store, request: RequestChange, nodes: Writes<N
     release_and_back_off(lock, result).await
 }
 
-/// Releases the lock after a chunked write. A failed write has changed the snapshot itself, which would trigger the
-/// next attempt at once, and again; so the error is returned after a back-off.
+/// Releases the lock after a chunked write. A failed write has changed the snapshot, and this change would trigger the
+/// next attempt at once, over and over. So the error is returned after a back-off.
 pub(crate) async fn release_and_back_off<T>(lock: Lock, result: Result<T, WriteError>) -> Result<T, WriteError> {
     release(lock).await;
     if result.is_err() {
@@ -92,8 +93,8 @@ pub(crate) async fn release_and_back_off<T>(lock: Lock, result: Result<T, WriteE
 }
 
 /// Each chunk carries the conditions of the decision: the lock is held, and the request is unchanged. Otherwise a
-/// request that was fulfilled between the decision and the lock would lose its nodes, as their records need not have
-/// changed since.
+/// request that was fulfilled between the decision and the lock would lose its nodes, because their records may be
+/// unchanged since the decision.
 async fn write_in_chunks(
     store: &Store,
     lock: &Lock,

@@ -1,7 +1,7 @@
 //! Coalesces the declines of one request by several pools of a launcher into one write.
 //!
-//! Separate writes would conflict: all but one fail and are decided again. A request that 500 pools declined caused
-//! more than 100,000 transactions.
+//! Separate writes would conflict: all but one would fail, and their pools would decide again. A request that 500 pools
+//! declined caused more than 100,000 transactions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::snapshot::{RequestChange, WriteError};
 
-/// Declines that wait for the write in progress of their request.
+/// Declines that wait while a write of their request is in progress.
 #[derive(Default)]
 pub struct DeclineBatcher(Mutex<HashMap<RequestId, Vec<WaitingDecline>>>);
 
@@ -62,7 +62,7 @@ impl Drop for BatchWriter {
 }
 
 impl DeclineBatcher {
-    /// Writes a decline, together with those that arrive meanwhile.
+    /// Writes a decline. Declines of the same request that arrive during a write are merged into the next write.
     pub async fn decline<F>(
         self: &Arc<Self>,
         request: RequestChange,
@@ -112,7 +112,7 @@ impl DeclineBatcher {
     }
 }
 
-/// The next write: `written` with the changes of the others, which are based on the same record.
+/// The next write: `written` with the changes of the other declines, which are based on the same record.
 fn merged(written: RequestChange, others: &[WaitingDecline]) -> RequestChange {
     let mut next = RequestChange { version: written.version + 1, ..written };
     for WaitingDecline { change, .. } in others {

@@ -7,10 +7,10 @@ use zookeeper_server::types::{Op, ZkError};
 
 /// Deletes per transaction; a transaction must stay below ZooKeeper's limit of 1 MiB.
 const MAX_DELETES_PER_TRANSACTION: usize = 1000;
-/// How often the tree may change during its deletion before the deletion fails.
+/// Maximum number of retries after the tree changed during its deletion.
 const MAX_RETRIES: usize = 20;
 
-/// Deletes the tree at a path; a missing one is no error.
+/// Deletes the tree at a path. A missing tree is not an error.
 pub async fn delete_tree(zk: &dyn Connection, path: &str) -> Result<(), ZkError> {
     delete_tree_after(zk, path, &[]).await
 }

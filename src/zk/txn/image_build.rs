@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::store::{Store, release, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock};
+use crate::mirror::bulk;
 use crate::mirror::records::{Decoded, decode_versioned, versioned};
 use crate::paths;
 use nodepool_model::records::ids::{BuildId, ImageName};
@@ -25,7 +26,7 @@ pub struct BuildGrant {
     /// `None` when the build has ended.
     lock: Option<Lock>,
     version: i32,
-    /// When the previously newest build became ready.
+    /// Time at which the previously newest build became ready.
     newest: Option<Timestamp>,
 }
 
@@ -45,8 +46,8 @@ pub enum ManualRequest {
 }
 
 impl Store {
-    /// Takes the lock of an image and records a new build of it. `Contended`: another builder builds it. `Conflict`:
-    /// the newest build is not the one that the decision was based on, or the request was deleted.
+    /// Takes the lock of an image and records a new build of it. `Contended`: another builder builds the image.
+    /// `Conflict`: the newest build is not the one that the decision was based on, or the request was deleted.
     pub async fn begin_build(
         &self,
         key: BuildKey,
@@ -107,7 +108,8 @@ impl Store {
         let ids: Vec<BuildId> = names.into_iter().filter(|name| name != "lock").map(BuildId::from).collect();
         let paths: Vec<String> = ids.iter().map(|id| paths::image_build(image, id)).collect();
         let mut builds = BTreeMap::new();
-        for (id, answer) in ids.into_iter().zip(self.zk().get_many(&paths).await?) {
+        let answers = bulk::read_list(self.zk().as_ref(), paths).await?;
+        for (id, (_, answer)) in ids.into_iter().zip(answers) {
             match answer {
                 Ok((data, stat)) => {
                     if let Decoded::Record(stored) = decode_versioned::<ImageBuild>(&data, &stat) {
@@ -161,8 +163,8 @@ impl Store {
             }
         }
     }
-    /// After a conflict: the reply to an earlier attempt may have been lost, and then the record already has the wanted
-    /// content.
+    /// Releases the lock after a conflict. Succeeds if the record already has the wanted content, because then only the
+    /// reply to an earlier attempt was lost.
     pub(crate) async fn recover_lost_reply(
         &self,
         lock: &mut Option<Lock>,

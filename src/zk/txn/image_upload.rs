@@ -46,8 +46,8 @@ impl Store {
 
     /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner has disappeared.
     /// After several uploads that failed without an image, the last of their records is reused: while a cloud does not
-    /// answer, attempts would add a record every few seconds, and none of them could be deleted.
-    /// `Contended`: another builder uploads it. `Conflict`: the upload exists already, or the build is no longer ready.
+    /// answer, attempts would add a record every few seconds, and none of them could be deleted. `Contended`: another
+    /// builder uploads the build. `Conflict`: the upload exists already, or the build is no longer ready.
     pub async fn begin_upload(&self, lock_key: &UploadLockKey, record: ImageUpload) -> Result<UploadGrant, WriteError> {
         let directory = paths::image_uploads_lock(&lock_key.build.image, &lock_key.build.build, &lock_key.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await;
@@ -201,7 +201,7 @@ impl Store {
         }
     }
 
-    /// Marks an upload as `deleting` and keeps its lock, so that no peer deletes it as well.
+    /// Marks an upload as `deleting` and keeps its lock, so that no peer deletes the upload at the same time.
     pub async fn mark_upload_deleting(
         &self,
         key: &UploadKey,
@@ -282,7 +282,7 @@ impl Store {
         }
     }
 
-    /// Whether the record of a build exists. An empty znode, re-created by a peer's lock attempt, is no record.
+    /// Whether the record of a build exists. An empty znode, re-created by a peer's lock attempt, is not a record.
     pub async fn build_exists(&self, key: &BuildKey) -> Result<bool, ZkError> {
         match self.zk().get(&paths::image_build(&key.image, &key.build)).await {
             Ok((data, _)) => Ok(!data.is_empty()),

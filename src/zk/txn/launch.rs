@@ -1,5 +1,5 @@
-//! The transactions of a launch and of a deletion: locks that are held for longer are taken, used and released in the
-//! transactions that change the records.
+//! Transactions of launches and deletions: they take, check and release long-held locks in the same transactions that
+//! change the records.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use super::chunked_writes::{self, Writes};
 use super::delete_tree;
 use super::store::{LockDirAction, Store, UnlockedProof, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock, PlannedLock};
+use crate::mirror::bulk;
 use crate::mirror::mirror::SnapshotUpdate;
 use crate::mirror::records::{self, Decoded, versioned};
 use crate::paths;
@@ -26,7 +27,7 @@ pub struct Claimed {
     pub nodes: Vec<NodeId>,
 }
 
-/// A node whose held lock is to be released; a given record is written as well.
+/// A node whose held lock is released. If there is a `change`, the same transaction writes it.
 #[derive(Debug)]
 pub struct HeldNode {
     pub lock: Lock,
@@ -38,8 +39,8 @@ type ReleasedNode = (Option<Op>, HeldNode);
 
 impl Store {
     /// Accepts a request: takes its lock and writes its record (pending), ready nodes (allocated) and new ones (init).
-    /// All or nothing if that fits one transaction. Otherwise the lock comes first; if a later chunk fails, the rule
-    /// for lost requests undoes the earlier ones.
+    /// A claim that fits one transaction is all or nothing. Otherwise the first transaction takes the lock; if a later
+    /// chunk fails, the rule for lost requests undoes the earlier ones.
     pub async fn claim(
         &self,
         request: RequestChange,
@@ -84,8 +85,9 @@ impl Store {
         Ok(Claimed { lock, nodes: ids })
     }
 
-    /// Adds nodes to an accepted request: ready ones (allocated) and new ones (init). All or nothing if that fits one
-    /// transaction; otherwise the reused nodes come first. Returns the new nodes in the order of the records.
+    /// Adds nodes to an accepted request: ready ones (allocated) and new ones (init). All or nothing if the write fits
+    /// one transaction; otherwise the reused nodes are written first. Returns the new nodes in the order of the
+    /// records.
     pub async fn extend(
         &self,
         request: &Lock,
@@ -134,8 +136,9 @@ impl Store {
         Ok(ids)
     }
 
-    /// Adopts a resumable request with its nodes that are not ready, and takes all their locks. All or nothing if that
-    /// fits one transaction; otherwise the request's lock comes first. Returns the locks of the nodes in their order.
+    /// Adopts a resumable request with its nodes that are not ready, and takes all their locks. All or nothing if the
+    /// write fits one transaction; otherwise the request's lock is taken first. Returns the locks of the nodes in their
+    /// order.
     pub async fn adopt(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(Lock, Vec<Lock>), WriteError> {
         let nodes = chunked_writes::changes(nodes);
         if !self.is_too_large(chunked_writes::size(&nodes)) {
@@ -316,9 +319,9 @@ impl Store {
     pub async fn read_latest(&self, nodes: &[NodeId]) -> Result<BTreeMap<NodeId, Option<Box<Node>>>, ZkError> {
         self.zk().sync(paths::NODES).await?;
         let paths: Vec<String> = nodes.iter().map(paths::node).collect();
-        let answers = self.zk().get_many(&paths).await?;
+        let answers = bulk::read_list(self.zk().as_ref(), paths).await?;
         let mut found = BTreeMap::new();
-        for (id, answer) in nodes.iter().zip(answers) {
+        for (id, (_, answer)) in nodes.iter().zip(answers) {
             match answer {
                 Err(ZkError::NoNode) => drop(found.insert(id.clone(), None)),
                 Err(error) => return Err(error),
@@ -332,12 +335,13 @@ impl Store {
         Ok(found)
     }
 
-    /// How many node ids this ZooKeeper has ever issued: all of them are smaller. To be called after `read_latest`.
+    /// Number of node ids that this ZooKeeper has ever issued; every issued id is smaller. Must be called after
+    /// `read_latest`.
     pub async fn issued_id_count(&self) -> Result<u64, ZkError> {
         let Some(stat) = self.zk().exists(paths::NODES).await? else { return Ok(0) };
         // ZooKeeper numbers by creations, but `cversion` counts creations and deletions together.
         let creations = (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2;
-        // `cversion` overflows after a thousand million nodes.
+        // `cversion` overflows after a billion nodes.
         Ok(u64::try_from(creations).unwrap_or(u64::MAX))
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct UnlockedProof {
 pub(crate) enum LockDirAction {
     /// The directory exists afterwards, so that its next user need not create it.
     Keep,
-    /// As before: a directory that did not exist does not exist afterwards.
+    /// The directory is as before: if it did not exist, it does not exist afterwards.
     Restore,
     /// The directory is deleted together with its record.
     Remove,
@@ -91,8 +91,8 @@ impl Store {
         self.write_all(&[], None, chunked_writes::changes(vec![node])).await
     }
 
-    /// Writes a node whose request is deleted. ZooKeeper, not the mirror, is asked whether the request exists. Request
-    /// ids are never reused, so a deleted request stays deleted.
+    /// Writes a node whose request is deleted. The request's existence is checked in ZooKeeper, not in the mirror.
+    /// Request ids are never reused, so a deleted request stays deleted.
     pub async fn release(&self, request: &RequestId, node: NodeChange) -> Result<(), WriteError> {
         match self.zk.exists(&paths::request(request)).await {
             Ok(None) => self.save(node).await,
@@ -110,7 +110,7 @@ impl Store {
         ops.push(Op::delete(&*path, version));
         match self.zk.multi(ops).await {
             Ok(_) => {}
-            // A child of the record exists that the mirror does not know, or not yet.
+            // The record has a child that the mirror does not track or has not observed yet.
             Err(ZkError::Multi { index, .. }) if index > 0 => {
                 self.remove_node_locked(id, version).await?;
             }
@@ -347,7 +347,7 @@ impl Store {
             }
         }
         // The same transaction releases the locks, so no reader observes a fulfilled request whose nodes are still
-        // locked. If a lock was lost, its deletion fails, and with it the transaction.
+        // locked. If a lock was lost, its deletion fails, and the transaction with it.
         let mut all: Vec<Op> = locks.iter().map(Lock::release_op).collect();
         let before = all.len();
         all.extend(ops);

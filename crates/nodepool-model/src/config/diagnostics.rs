@@ -35,7 +35,7 @@ impl Diagnostics {
         self.loader_only.push(Diagnostic::error(at, message).help(help));
     }
 
-    /// The value; after an error its default, with the diagnostic recorded.
+    /// The value of a result. After an error, the diagnostic is recorded and the default is returned.
     pub fn or_default<T: Default>(&mut self, result: Result<T, Diagnostic>) -> T {
         result.unwrap_or_else(|diagnostic| {
             self.items.push(diagnostic);
@@ -58,12 +58,13 @@ impl Diagnostics {
         }
     }
 
-    /// Nodepool 11 stops with a bare `KeyError` if a key is missing.
+    /// Reports a missing key, for which Nodepool 11 stops with a bare `KeyError`.
     pub fn missing_key(&mut self, at: Position, key: &str, help: impl Into<String>) {
         self.error(at, format!("KeyError: {}", python_quoted(key)), help);
     }
 
-    /// Nodepool 11 stops with the same error for a name that does not exist. Its validator checks few of these names.
+    /// Reports a name that does not exist, for which Nodepool 11 stops with the same error. Its validator checks few of
+    /// these names.
     pub fn unknown_name(&mut self, at: Position, name: &str, help: impl Into<String>) {
         self.loader_error(at, format!("KeyError: {}", python_quoted(name)), help);
     }
@@ -84,7 +85,7 @@ impl Diagnostics {
                 continue;
             }
             let path = format!("data[{}][{index}]", python_quoted(key));
-            let help = format!("{what} is a mapping, this is {}", item.value.type_name());
+            let help = format!("{what} must be a mapping, not {}", item.value.type_name());
             self.items
                 .push(Diagnostic::error(item.at, format!("expected a dictionary @ {path}")).path(path).help(help));
         }

@@ -1,4 +1,4 @@
-//! Driver facts for the loader, also of drivers that are not built: how pools name labels, and which limits they have.
+//! Driver facts for the loader, also for drivers that are not built: the notation of a pool's labels, and its limits.
 
 use python_yaml::diagnostics::{Diagnostic, nearest};
 use python_yaml::tree::YamlNode;
@@ -12,20 +12,20 @@ pub struct DriverFacts {
     pub manages_images: bool,
     /// Image format if the provider's section names none; `None` if clouds.yaml decides.
     pub image_format: Option<&'static str>,
-    /// A label's `diskimage` names a top-level one, and a change of that image replaces the provider.
+    /// Whether a label's `diskimage` names a top-level diskimage, whose change replaces the provider.
     pub labels_hold_images: bool,
     /// Provider keys that replace a missing `max-servers` of a pool; the first one given counts.
     pub max_servers_keys: &'static [&'static str],
     /// Keys of a pool that limit a resource.
     pub limit_keys: &'static [(&'static str, &'static str)],
-    /// Pools inherit limits that they do not set from their provider, and both accept `max-resources`.
+    /// Whether pools inherit the limits that they do not set from their provider, and both accept `max-resources`.
     pub pools_inherit_limits: bool,
     pub zone_key: Option<&'static str>,
     pub has_quota_switch: bool,
     pub forced_label_type: Option<&'static str>,
 }
 
-/// Where a pool lists the labels that it serves.
+/// Part of a pool's section that lists the labels which the pool serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelStyle {
     /// `labels: [{name: …}]`
@@ -40,8 +40,8 @@ pub fn find(name: &str) -> Option<&'static DriverFacts> {
     DRIVERS.iter().find(|driver| driver.name == name)
 }
 
-/// Also finds drivers of this program that Nodepool 11 does not know. Their labels and `max-servers` have the usual
-/// keys; all other keys are the driver's own.
+/// Finds drivers of Nodepool 11, and drivers of this program that Nodepool 11 does not know. In sections of the latter,
+/// labels and `max-servers` have the usual keys; all other keys are the driver's own.
 pub fn find_in(available_drivers: &[&str], name: &str) -> Option<&'static DriverFacts> {
     find(name).or_else(|| available_drivers.contains(&name).then_some(&OUT_OF_TREE))
 }
@@ -50,7 +50,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     DRIVERS.iter().map(|driver| driver.name)
 }
 
-/// An explicit driver takes precedence. Without one, a name that starts with `fake` selects fake, any other openstack.
+/// Driver of a provider: the explicit one, else fake if the name starts with `fake`, else openstack.
 pub fn driver_name(section: &YamlNode) -> String {
     let fake = section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake"));
     match section.get("driver") {
@@ -60,7 +60,8 @@ pub fn driver_name(section: &YamlNode) -> String {
     }
 }
 
-/// `available_drivers` are the drivers of this program; Nodepool 11 may not know some of them.
+/// The error for an unknown driver. `available_drivers` are the drivers of this program; Nodepool 11 may not know some
+/// of them.
 pub fn unknown_driver(section: &YamlNode, name: &str, available_drivers: &[&str]) -> Diagnostic {
     let at = section.get("driver").map_or(section.at, |node| node.at);
     let out_of_tree = available_drivers.iter().copied().filter(|name| find(name).is_none());

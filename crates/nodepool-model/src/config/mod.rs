@@ -30,7 +30,7 @@ pub struct Config {
     pub out_of_service: BTreeMap<ProviderName, String>,
     pub diskimages: BTreeMap<ImageName, Arc<DiskImage>>,
     pub tenant_limits: BTreeMap<TenantName, Resources>,
-    /// Oldest age of a node in `hold`; `None` is no limit.
+    /// Maximum age of a node in `hold`; `None` is no limit.
     pub max_hold_age: Option<Seconds>,
     pub elements_dir: Option<String>,
     pub images_dir: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl ZooKeeperServer {
     }
 }
 
-/// PEM files: the client's certificate, its key and the authority that signed the server's.
+/// PEM files: the client's certificate, its key, and the certificate of the authority that signed the server's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     pub cert: PathBuf,
@@ -131,7 +131,7 @@ pub struct Label {
 pub struct ProviderConfig {
     pub name: ProviderName,
     pub driver: String,
-    /// -1 (any negative) is no limit; 0 means that the pools handle no requests at all.
+    /// Any negative number is no limit; with 0 the pools handle no requests.
     pub max_concurrency: i64,
     pub pools: BTreeMap<PoolName, Arc<PoolConfig>>,
     /// The top-level images that this provider's labels boot, without fields that may change under a running provider.
@@ -143,13 +143,13 @@ pub struct ProviderConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
     pub name: PoolName,
-    /// Lower is preferred: the pool's own, else its provider's, else 100.
+    /// The pool's own priority, else its provider's, else 100. Lower is preferred.
     pub priority: i64,
     /// `None` is no limit; 0 and less disable the pool.
     pub max_servers: Option<i64>,
     /// Limits of this pool; `max-servers` is counted as `instances`.
     pub limits: Resources,
-    /// Only the pool's own limits count.
+    /// Whether only the pool's own limits count.
     pub ignore_provider_quota: bool,
     pub availability_zones: Vec<String>,
     /// Copied verbatim to each node's `attributes`.

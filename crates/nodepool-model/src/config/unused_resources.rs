@@ -1,4 +1,4 @@
-//! Cleanup of unused resources that carry no metadata of ours: floating IPs and ports.
+//! Cleanup of unused resources that carry no metadata of Nodepool: floating IPs and ports.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::records::time::Seconds;
 
-/// Kinds of unused resources that are deleted although they carry no metadata of ours.
+/// Kinds of unused resources that are deleted although they carry no metadata of Nodepool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct UnusedResourcePolicy {
     pub floating_ips: bool,
@@ -18,7 +18,7 @@ pub struct UnusedResourcePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CleanMode {
-    /// Deletes at most this many of each kind; if there are more, none.
+    /// Deletes all unused resources of a kind if they are at most this many, else none of them.
     Delete { budget: usize },
     /// Reports all resources that would be deleted, in any number.
     DryRun,

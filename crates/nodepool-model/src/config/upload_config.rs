@@ -19,9 +19,9 @@ pub const MARKS: [&str; 3] = [BUILD_MARK, UPLOAD_MARK, PROVIDER_MARK];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UploadConfig {
-    /// The suffix of the file that is uploaded: `qcow2`.
+    /// Suffix of the uploaded file: `qcow2`.
     pub format: String,
-    /// May contain `{image_name}`, `{upload_id}` and `{timestamp}`.
+    /// Template of the image's name; may contain `{image_name}`, `{upload_id}` and `{timestamp}`.
     pub name_format: String,
     /// Command that runs after an upload, with the provider, the image's id in the cloud and the file's path.
     pub hook: Option<String>,
@@ -45,17 +45,18 @@ pub struct UploadOrder {
     /// Name in the cloud.
     pub name: String,
     pub file: PathBuf,
-    /// In bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
     pub format: String,
     /// Properties of the image, without the marks.
     pub meta: BTreeMap<String, Value>,
     /// Metadata that identifies the image and its owner, so that an inventory recognises it.
     pub marks: BTreeMap<String, String>,
-    /// In hexadecimal, if known.
+    /// Checksum in hexadecimal, if known.
     pub md5: Option<String>,
     pub sha256: Option<String>,
-    /// An earlier attempt of the same upload may have created an image: a complete one is used, any other is deleted.
+    /// Whether an earlier attempt of the upload may have created an image. A complete image is used, any other is
+    /// deleted.
     pub may_exist: bool,
     #[serde(skip)]
     pub progress: Progress,

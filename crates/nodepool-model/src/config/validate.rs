@@ -1,4 +1,4 @@
-//! `config-validate`: the steps, their order and their texts.
+//! Validation of a file for `config-validate`: the steps, their order and their texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use python_yaml::diagnostics::{Diagnostic, Severity};
 use python_yaml::parse;
 use python_yaml::tree::Position;
 
-/// Line before the diagnostics of the schema, known to scripts. It is not a problem of its own.
+/// Line before the diagnostics of the schema, which scripts match. It is not a problem of its own.
 const HEADLINE: &str = "Schema validation failed";
 
 pub fn is_headline(problem: &Diagnostic) -> bool {
@@ -37,7 +37,7 @@ pub fn validate(text: &str, file: &str, available_drivers: &[&str]) -> Vec<Diagn
     problems.extend(references::check(&root));
     let (_, diagnostics) = load(Source { file, root: &root }, None, available_drivers);
     let for_loader = diagnostics.loader_only.into_iter().map(|mut problem| {
-        problem.help.push_str("; with this the daemons refuse to load the file");
+        problem.help.push_str("; the daemons refuse to load the file because of this");
         problem.at_most(Severity::Warning)
     });
     // A loader diagnostic is dropped if the schema reported its position already with at least the same severity.

@@ -42,10 +42,10 @@ const fn histogram(
     Metric { name, help, kind: MetricKind::Histogram(bounds), labels }
 }
 
-/// Launches: the bounds of Nodepool 11's mapping, and smaller ones for faster clouds.
+/// Bounds for launches: those of Nodepool 11's mapping, and smaller ones for faster clouds.
 const LAUNCH_BOUNDS: &[f64] =
     &[1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 120.0, 150.0, 180.0, 300.0, 600.0, 900.0];
-/// Requests: milliseconds with ready nodes, minutes with launches, hours at quota.
+/// Bounds for requests, which take milliseconds with ready nodes, minutes with launches, and hours at quota.
 const WAIT_BOUNDS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0];
 const CALL_BOUNDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
@@ -160,7 +160,8 @@ pub const QUOTA_USED: Metric = gauge(
     &["provider", "resource"],
 );
 pub const CONNECTED: Metric = gauge("nodepool_zookeeper_connected", "1 while a ZooKeeper server answers", &[]);
-pub const READY: Metric = gauge("nodepool_ready", "1 after the first complete pass over ZooKeeper", &[]);
+pub const READY: Metric =
+    gauge("nodepool_ready", "1 once ZooKeeper has been read and providers and pools have been started", &[]);
 pub const ACTORS: Metric = gauge("nodepool_actors", "Running actors", &["actor"]);
 pub const PANICS: Metric = counter("nodepool_panics", "Panics of actors since the start", &[]);
 pub const SAMPLES_DROPPED: Metric =

@@ -97,7 +97,7 @@ pub struct LaunchAttempt<'a> {
 }
 
 impl LaunchAttempt<'_> {
-    /// A timer and a counter under each of the names.
+    /// A timer and a counter under each name of the launch attempt.
     pub fn samples(&self) -> Vec<Sample> {
         let LaunchAttempt { result, provider, milliseconds, .. } = *self;
         let both = |name: String, count: &'static Metric, time: &'static Metric, labels: &[&str]| {
@@ -185,7 +185,8 @@ pub fn global_gauges(snapshot: &Snapshot) -> Vec<Sample> {
     samples
 }
 
-/// Every state is reported, with 0 if it has no node, so that a gauge returns to 0 after its last node.
+/// Gauges of nodes. Every state is reported, with 0 if no node is in it, so that a gauge returns to 0 after its last
+/// node.
 fn node_gauges(snapshot: &Snapshot) -> Vec<Sample> {
     let mut all = ByState::default();
     let mut providers: BTreeMap<&ProviderName, ByState> = BTreeMap::new();
@@ -222,8 +223,8 @@ fn node_gauges(snapshot: &Snapshot) -> Vec<Sample> {
     samples
 }
 
-/// Requests all of whose labels a registered pool supports. Requests for the same labels are counted together first:
-/// there are many requests and few combinations.
+/// Number of addressable requests of each registered pool: requests all of whose labels the pool supports. Requests for
+/// the same labels are counted together first, because there are many requests and few combinations.
 fn addressable_requests(snapshot: &Snapshot) -> Vec<Sample> {
     let mut label_counts: BTreeMap<BTreeSet<&LabelName>, f64> = BTreeMap::new();
     for (_, request) in snapshot.requests() {

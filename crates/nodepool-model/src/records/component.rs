@@ -86,8 +86,8 @@ fn stopped() -> String {
 }
 
 impl PoolComponent {
-    /// Whether its launcher adopts abandoned requests of others with their booting nodes. Nodepool up to version 11
-    /// launches new nodes instead.
+    /// Whether the pool's launcher adopts abandoned requests of other launchers together with their booting nodes.
+    /// Nodepool up to version 11 launches new nodes instead.
     pub fn resumes_launches(&self) -> bool {
         let major = self.version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
         self.state == "running" && major.is_some_and(|major| major >= 12)

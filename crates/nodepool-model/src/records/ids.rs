@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A cheaply cloned text that names one kind of object.
+/// Name or id of one kind of object. Clones share its text.
 pub struct Id<K> {
     text: Arc<str>,
     kind: PhantomData<fn() -> K>,
@@ -41,7 +41,7 @@ pub type ImageName = Id<kind::Image>;
 pub type BuildId = Id<kind::Build>;
 pub type UploadId = Id<kind::Upload>;
 
-/// A pool's name is unique only within its provider.
+/// Identity of a pool. The pool's name alone is unique only within its provider.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct PoolId {
     pub provider: ProviderName,

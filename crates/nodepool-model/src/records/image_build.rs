@@ -28,7 +28,7 @@ impl BuildState {
     }
 }
 
-/// Identity of a build. It is its path and not part of the record.
+/// Identity of a build: part of the znode's path, not of the record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct BuildKey {
     pub image: ImageName,
@@ -40,7 +40,7 @@ impl BuildKey {
         Self { image: image.clone(), build: build.clone() }
     }
 
-    /// Prefix of its files, and its name in the CLI: `debian-1e998824122a4ab296c43fedc6d46c1a`.
+    /// Prefix of the build's files, and the build's name in the CLI: `debian-1e998824122a4ab296c43fedc6d46c1a`.
     pub fn file_name(&self) -> String {
         format!("{}-{}", self.image, self.build)
     }
@@ -54,7 +54,7 @@ pub struct ImageBuild {
     /// Host name of the builder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder: Option<String>,
-    /// Distinguishes the builders of one host; the same after a restart.
+    /// Distinguishes the builders of one host; it stays the same after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder_id: Option<String>,
     #[serde(
@@ -92,7 +92,7 @@ impl ImageBuild {
     }
 }
 
-/// One text, sorted: `qcow2,raw`.
+/// Serializes formats as one text, sorted: `qcow2,raw`.
 fn joined<S: Serializer>(formats: &BTreeSet<String>, serializer: S) -> Result<S::Ok, S::Error> {
     let formats: Vec<&str> = formats.iter().map(String::as_str).collect();
     serializer.serialize_str(&formats.join(","))

@@ -30,7 +30,7 @@ impl UploadState {
     }
 }
 
-/// Identity of an upload. It is its path and not part of the record.
+/// Identity of an upload: part of the znode's path, not of the record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UploadKey {
     pub provider: ProviderName,
@@ -40,7 +40,7 @@ pub struct UploadKey {
 }
 
 impl UploadKey {
-    /// Metadata of its image in a cloud, which identifies the image.
+    /// Metadata that identifies the uploaded image in the cloud.
     pub fn marks(&self) -> BTreeMap<String, String> {
         let marks = [
             (BUILD_MARK, self.build.as_str()),
@@ -50,7 +50,7 @@ impl UploadKey {
         marks.map(|(mark, value)| (mark.to_owned(), value.to_owned())).into()
     }
 
-    /// The `image_id` of nodes that boot from it: the path of its znode.
+    /// `image_id` of nodes that boot from this upload: the path of the upload's znode.
     pub fn image_id(&self) -> String {
         let Self { provider, image, build, upload } = self;
         format!("/nodepool/images/{image}/builds/{build}/providers/{provider}/images/{upload}")
@@ -63,7 +63,7 @@ pub struct ImageUpload {
     /// Determines which upload is the newest.
     #[serde(default)]
     pub state_time: Timestamp,
-    /// The image in the cloud.
+    /// Id of the image in the cloud.
     #[serde(default, deserialize_with = "known_id")]
     pub external_id: Option<ExternalId>,
     #[serde(default)]
@@ -93,7 +93,7 @@ impl ImageUpload {
         }
     }
 
-    /// The cloud may have the image nevertheless, if its response was lost.
+    /// Whether the upload failed without a known image. The cloud may have one nevertheless, if its response was lost.
     pub fn has_failed_without_image(&self) -> bool {
         self.state == UploadState::Failed && self.external_id.is_none()
     }
@@ -103,7 +103,7 @@ impl ImageUpload {
     }
 }
 
-/// Default for readers of build and upload records that lack this key.
+/// Default user name of build and upload records without this key.
 pub(crate) fn zuul() -> Option<String> {
     Some("zuul".to_owned())
 }
@@ -112,7 +112,7 @@ pub(crate) fn python2() -> Option<String> {
     Some("/usr/bin/python2".to_owned())
 }
 
-/// An id of an unknown type counts as none, because no node can boot from it.
+/// Reads an image's id. An id of an unknown type counts as none, because no node can boot from it.
 fn known_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ExternalId>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::String(text) if !text.is_empty() => Some(ExternalId::Text(text)),
@@ -125,7 +125,7 @@ fn known_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Externa
 mod tests {
     use super::*;
 
-    // The example of the record format.
+    // A record with all its keys.
     const READY: &str = r#"{"state": "ready", "state_time": 1795171000.75, "external_id": "img-81f0", "external_name": "debian-1795170900", "format": "qcow2", "username": "zuul", "python_path": "auto", "shell_type": null}"#;
 
     #[test]

@@ -1,5 +1,5 @@
-//! Interned parts of records. In thousands of records most of these values are empty or equal: each takes the size of a
-//! pointer, and copies share their content.
+//! Interned parts of records: each has the size of a pointer, and equal parts can share their content. In thousands of
+//! records most of these parts are empty or equal.
 
 use std::fmt;
 use std::ops::Deref;

@@ -70,7 +70,7 @@ impl NodeState {
         }
     }
 
-    /// Whether `by` may change a node from this state to `next`. Asserted before every write of ours.
+    /// Whether `by` may change a node from this state to `next`. Asserted before every write of this program.
     pub fn may_become(self, next: NodeState, by: Writer) -> bool {
         use NodeState::*;
         match by {
@@ -92,7 +92,7 @@ impl NodeState {
         }
     }
 
-    /// The node cannot become usable any more, although its record may exist for a long time.
+    /// Whether the node can no longer become usable, although its record may exist for a long time.
     pub fn is_final(self) -> bool {
         use NodeState::*;
         match self {
@@ -101,7 +101,7 @@ impl NodeState {
         }
     }
 
-    /// An unlocked node in such a state has no user any more and is deleted.
+    /// Whether an unlocked node in this state no longer has a user and is deleted.
     pub fn is_finished(self) -> bool {
         use NodeState::*;
         match self {
@@ -117,10 +117,10 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// Port of a record without one. It is shared, because reading every record starts with it.
+/// Port of a record that names none. It is shared, because the parser of every record starts with it.
 static SSH_PORT: LazyLock<Json> = LazyLock::new(|| Value::from(22).into());
 
-/// Record of one node. Its id is its path and not part of the record.
+/// Record of one node. The node's id is part of the znode's path, not of the record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub state: NodeState,
@@ -153,7 +153,7 @@ pub struct Node {
     pub username: Option<String>,
     pub connection_type: Option<String>,
     pub shell_type: Option<String>,
-    /// Seconds in `hold`; 0 is no limit of its own.
+    /// Maximum seconds in `hold`; with 0 the node has no limit of its own.
     pub hold_expiration: Option<i64>,
     pub resources: Option<JsonMap>,
     pub slot: Option<i64>,

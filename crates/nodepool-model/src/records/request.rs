@@ -40,12 +40,12 @@ impl RequestState {
 
 /// Requestor of the requests that keep idle nodes ready.
 pub const MIN_READY_REQUESTOR: &str = "NodePool:min-ready";
-/// Priority of those requests: after all others.
+/// Priority of min-ready requests: after all others.
 pub const MIN_READY_PRIORITY: &str = "900";
 /// Maximum number of nodes of one request. The fulfilling write names each node twice, and ZooKeeper accepts 1 MiB.
 pub const MAX_NODES: usize = 10_000;
 
-/// Record of one request. Its id is its path and not part of the record.
+/// Record of one request. The request's id is part of the znode's path, not of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeRequest {
     pub state: RequestState,
@@ -58,12 +58,12 @@ pub struct NodeRequest {
     pub node_types: Vec<LabelName>,
     #[serde(default, deserialize_with = "null_is_default")]
     pub nodes: Vec<NodeId>,
-    /// `false` forbids existing nodes.
+    /// `false` forbids the use of existing nodes.
     #[serde(default = "yes")]
     pub reuse: bool,
     #[serde(default)]
     pub requestor: Option<String>,
-    /// Opaque to us and written back unchanged.
+    /// Data of the requestor, written back unchanged.
     #[serde(default)]
     pub requestor_data: RawJson,
     /// Preferred provider, as long as it can serve the request.
@@ -147,7 +147,7 @@ impl NodeRequest {
     }
 }
 
-/// The order in which requests are served: precedence, then relative priority, then age.
+/// Order in which requests are served: priority, then relative priority, then age.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
     pub priority: String,
@@ -157,12 +157,12 @@ pub struct Rank {
 
 impl Rank {
     pub fn of(id: &RequestId, request: &NodeRequest) -> Self {
-        // The id compares as priority, dash, sequence; equal priorities leave the sequence to decide.
+        // `id` decides by age: ids with equal priorities compare by their sequence.
         Self { priority: id.priority().to_owned(), relative_priority: request.relative_priority, id: id.clone() }
     }
 }
 
-/// Labels in one line for people: each once with its count, and not more than ten.
+/// Labels in one line for operators: each label once with its count, and at most ten labels.
 pub fn summarize_labels(labels: &[LabelName]) -> String {
     const MAX_SHOWN: usize = 10;
     let mut counts: Vec<(&LabelName, usize)> = Vec::new();

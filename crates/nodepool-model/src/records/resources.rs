@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 /// Cores, ram (MiB), instances and other resources that a driver counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resources {
-    /// Sorted by name. There are few names and many quantities: each instance of a cloud has its own.
+    /// List sorted by name: there are few names and many such lists, one for each instance of a cloud.
     named: Vec<(Name, f64)>,
     default: f64,
 }
@@ -17,8 +17,8 @@ type Name = Cow<'static, str>;
 /// Common names, which are borrowed and need no allocation.
 const NAMES: [&str; 7] = ["cores", "instances", "ram", "volumes", "volume-gb", PORTS, FLOATING_IPS];
 
-/// Network resources, which are counted but never written into a record: Nodepool 11 finds no limit for them in its
-/// cloud, uses 0 as the limit, and stops launching.
+/// Network resources, which are counted but never written into a record. Nodepool 11 would find no limit for them in
+/// its cloud, use 0 as the limit, and stop launching.
 pub const PORTS: &str = "ports";
 pub const FLOATING_IPS: &str = "floating-ips";
 
@@ -97,7 +97,7 @@ impl Resources {
         self.combine(other, |own, theirs| own - theirs);
     }
 
-    /// The first resource of which `need` exceeds the available quantity, with the needed and the available quantity.
+    /// First resource whose needed quantity exceeds the available one: its name, the needed and the available quantity.
     pub fn shortage(&self, need: &Resources) -> Option<(String, f64, f64)> {
         need.iter()
             .find(|(name, wanted)| self.get(name) < *wanted)
@@ -131,7 +131,7 @@ impl FromIterator<(String, f64)> for Resources {
     }
 }
 
-/// For dumps: the named quantities, `null` for those without a limit.
+/// Serializes the named quantities for dumps; a quantity without a limit is `null`.
 impl Serialize for Resources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter().map(|(name, amount)| (name, amount.is_finite().then_some(amount))))

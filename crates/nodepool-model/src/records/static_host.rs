@@ -33,7 +33,7 @@ pub struct StaticHost {
     pub identity: HostIdentity,
     pub pool: PoolName,
     pub labels: Vec<LabelName>,
-    /// Number of nodes that it provides at a time.
+    /// Number of nodes that the host provides at a time.
     pub slots: u32,
     pub connection_type: String,
     pub shell_type: Option<String>,
@@ -46,22 +46,22 @@ pub struct StaticHost {
 }
 
 impl StaticHost {
-    /// Host keys are scanned only if an SSH server is expected.
+    /// Whether host keys are scanned: only if an SSH server is expected.
     pub fn scans_host_keys(&self) -> bool {
         matches!(self.connection_type.as_str(), "ssh" | "network_cli")
     }
 
-    /// Its keys are taken from the configuration; a check only resolves its address.
+    /// Whether a check only resolves the address, and the host keys are taken from the configuration.
     pub fn skips_connection_check(&self) -> bool {
         self.scans_host_keys() && !self.host_key_checking
     }
 
-    /// Nodes of a host that failed its check are not assigned, unless only the address lookup failed.
+    /// False if the host failed its check, so that its nodes are not assigned, unless only the address lookup failed.
     pub fn may_serve(&self) -> bool {
         !matches!(self.check, HostCheck::Failed { .. }) || self.skips_connection_check()
     }
 
-    /// The keys for its nodes, once it may be registered.
+    /// Host keys for the host's nodes; `None` until the host may be registered.
     pub fn host_keys(&self) -> Option<&[String]> {
         match &self.check {
             HostCheck::NotNeeded { .. } => Some(&self.configured_keys),
@@ -70,7 +70,7 @@ impl StaticHost {
         }
     }
 
-    /// The address of its name, once it may be registered and if it was looked up.
+    /// Address of the host's name; `None` until the host may be registered, or if the name was not looked up.
     pub fn address(&self) -> Option<IpAddr> {
         match &self.check {
             HostCheck::NotNeeded { address } | HostCheck::Passed { address, .. } => *address,
@@ -84,7 +84,7 @@ impl StaticHost {
 pub enum HostCheck {
     /// Not checked since the provider started.
     Pending,
-    /// Its keys are taken from the configuration and no connection is made.
+    /// The host keys are taken from the configuration, and no connection is made.
     NotNeeded {
         address: Option<IpAddr>,
     },

@@ -1,13 +1,13 @@
-//! Leak detection: instances with our metadata that belong to no node. They are deleted only with proof.
+//! Leak detection: finds instances with our metadata that belong to no node. They are deleted only with proof.
 //!
-//! The proof: a complete listing shows the instance, ZooKeeper, read after that, has no node for it, and a second
-//! complete listing still shows it. Node ids are never reused, and a node's record is created before its instance is
-//! requested, so an instance without a node was forgotten. An instance whose node id this ZooKeeper never issued
-//! belongs to another ZooKeeper, or was created before this one was restored from an older state: it is reported and
-//! not deleted. The same holds for more instances than the budget allows: such a number indicates a wrong ZooKeeper
+//! The proof has three steps. A complete listing shows the instance, a later read of ZooKeeper finds no node for it,
+//! and a second complete listing still shows it. Node ids are never reused, and a node's record is created before its
+//! instance is requested, so an instance without a node was forgotten. An instance whose node id this ZooKeeper never
+//! issued belongs to another ZooKeeper, or was created before this one was restored from an older state. It is reported
+//! and not deleted. The same holds for more instances than the budget allows: such a number indicates a wrong ZooKeeper
 //! rather than leaks.
 //!
-//! Nearly always no candidates exist. If the last listing showed none, the next run lists only the ids. A complete
+//! Nearly always, no candidate exists. If the last listing showed none, the next run lists only the ids. A complete
 //! listing follows if any id belongs neither to a node nor to an instance that was seen to be foreign.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -27,10 +27,10 @@ const MIN_BUDGET: usize = 10;
 /// Further deletions, in percent of our instances.
 const BUDGET_PERCENT: usize = 10;
 
-/// Interval of complete listings even if the ids show nothing new: metadata of instances can change.
+/// Interval of complete listings, even if the ids show nothing new: metadata of instances can change.
 const FULL_LISTING_INTERVAL: Seconds = Seconds(600.0);
 
-/// Maximum of ports, and of floating IPs, that one sweep deletes.
+/// Maximum number of ports, and of floating IPs, that one sweep deletes.
 const CLEAN_UNUSED_BUDGET: usize = 100;
 
 #[derive(Clone, Debug)]
@@ -49,9 +49,9 @@ pub enum Event {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proof {
-    /// `None` is a node that does not exist; about a missing key nothing is known.
+    /// Records by node id; `None` if the node does not exist. A missing key means that nothing is known about the node.
     pub nodes: BTreeMap<NodeId, Option<Box<Node>>>,
-    /// All node ids that were ever issued are smaller.
+    /// Upper bound of the issued node ids: all that were ever issued are smaller.
     pub issued_ids_below: u64,
 }
 
@@ -63,7 +63,7 @@ pub enum Effect {
     Prove(ProviderName, Vec<NodeId>),
     /// Resources that leaked instances use; sent if they differ from the provider facts.
     SetLeakedUsage(ProviderName, Resources),
-    /// No event follows: the next listing shows the result.
+    /// Delete a leaked instance. No event follows: the next listing shows the result.
     Delete {
         provider: ProviderName,
         candidate: LeakCandidate,
@@ -109,7 +109,7 @@ impl LeakReason {
     }
 }
 
-/// By instance id: the number of consecutive listings that lacked it.
+/// Number of consecutive listings that lacked each foreign instance, by instance id.
 type ForeignServers = HashMap<String, u32>;
 
 /// An instance that this many listings lacked is forgotten: a single listing may be partial or stale.
@@ -119,7 +119,7 @@ const FORGET_AFTER_LISTINGS: u32 = 100;
 pub struct LeakDetector {
     providers: BTreeMap<ProviderName, ProviderState>,
     /// Instances whose node ids had not been issued when they were checked. Later these ids may be issued to other
-    /// nodes, which proves nothing.
+    /// nodes, which proves nothing about the instances.
     foreign: BTreeMap<ProviderName, ForeignServers>,
     /// Number of proofs in flight: each is about the candidates of its own listing.
     pending_proofs: BTreeMap<ProviderName, u32>,
@@ -260,15 +260,15 @@ impl LeakDetector {
         if unissued.is_empty() { Vec::new() } else { vec![Effect::UnissuedId(provider, unissued)] }
     }
 
-    /// For dumps: the candidates by provider.
+    /// The candidates by provider, for dumps.
     pub fn candidates(&self) -> BTreeMap<&ProviderName, &Vec<LeakCandidate>> {
         self.providers.iter().map(|(provider, state)| (provider, &state.candidates)).collect()
     }
 }
 
 impl ProviderState {
-    /// State without listings. The time of the port check is kept: a foreign port that is seen twice within it would be
-    /// deleted.
+    /// State without listings. The time of the last port check is kept: two checks within one interval could see a
+    /// foreign port twice and delete it.
     fn reset(&self) -> Self {
         Self { ports_cleaned_at: self.ports_cleaned_at, is_cleaning: self.is_cleaning, ..Self::default() }
     }
@@ -345,7 +345,7 @@ pub fn leak_candidates<'a>(
     inventory.instances().iter().filter_map(candidate).collect()
 }
 
-/// Why an instance seems to belong to no node, according to the node's record.
+/// Reason why an instance seems to belong to no node, according to the node's record.
 fn leak_reason(instance: &ExternalId, node: Option<&Node>) -> Option<LeakReason> {
     let Some(node) = node else { return Some(LeakReason::NoNode) };
     // While a node is being launched, either instance may turn out to be the right one.

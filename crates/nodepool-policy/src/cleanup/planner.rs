@@ -1,4 +1,4 @@
-//! Clean-up planner: the planner of a CleanupWorker. Decides which repairs are due, and tracks those in flight.
+//! Clean-up planner of a CleanupWorker: decides which repairs are due, and tracks those in flight.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +20,7 @@ use nodepool_model::snapshot::WriteError;
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Reconcile what changes by events: finished nodes, orphans, lost requests, static hosts.
+    /// Reconcile everything that changes with events: finished nodes, orphans, lost requests, static hosts.
     Wake,
     /// The interval of the slow rules has passed: stale locks, empty nodes, failed hosts.
     Sweep,
@@ -57,14 +57,14 @@ pub enum Effect {
     },
 }
 
-/// Maximum of writes in flight; the rest waits for the next pass.
+/// Maximum number of writes in flight; the rest waits for the next pass.
 const MAX_WRITES_IN_FLIGHT: usize = 256;
 
-/// Maximum of instance deletions in flight. Clouds take seconds for each, and the provider's queue bounds its calls
-/// anyway.
+/// Maximum number of instance deletions in flight. Clouds take seconds for each, and the provider's queue bounds its
+/// calls anyway.
 const MAX_DELETIONS_IN_FLIGHT: usize = 10_000;
 
-/// Maximum of failed hosts that are checked at a time. Each check takes its whole timeout, and a host that has
+/// Maximum number of failed hosts that are checked at a time. Each check takes its whole timeout, and a host that has
 /// recovered or was just used must not wait behind hundreds of them.
 const MAX_RETRIED_HOSTS: usize = 50;
 
@@ -85,12 +85,12 @@ pub struct CleanupPlanner {
     slots: BTreeMap<ProviderName, Slots>,
     /// Slots that the writes in flight fill or free.
     slot_writes: BTreeMap<String, SlotRef>,
-    /// How long slots are left to the launchers that freed them.
+    /// Time for which slots are left to the launchers that freed them.
     slot_cooldown: Seconds,
     /// Provider facts and number of nodes at the last plan for static hosts: while both are unchanged, no slot needs an
     /// action.
     last_plans: BTreeMap<ProviderName, (Arc<ProviderFacts>, usize)>,
-    /// When the next reconcile run is due without an event.
+    /// Time at which the next reconcile run is due without an event.
     due: Option<MonotonicTime>,
     /// Keys in flight that are instance deletions.
     deleting: BTreeSet<String>,
@@ -99,7 +99,7 @@ pub struct CleanupPlanner {
     deletion_backoff: Seconds,
     /// Undeletable nodes as of the last report.
     undeletable: BTreeMap<ProviderName, BTreeSet<NodeId>>,
-    /// Requests that a pool can resume: since when, and how long the clean-up waits for that.
+    /// Requests that a pool can resume, each with the start and the length of its grace period.
     resumable: BTreeMap<RequestId, (MonotonicTime, Seconds)>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
@@ -167,7 +167,7 @@ impl CleanupPlanner {
         }
     }
 
-    /// When to reconcile again even without a change.
+    /// Time at which to reconcile again even without a change.
     pub fn due(&self) -> Option<MonotonicTime> {
         self.due
     }
@@ -183,7 +183,7 @@ impl CleanupPlanner {
         let may_be_resumed = |request: &RequestId| {
             self.resumable.get(request).is_some_and(|(since, grace)| inputs.monotonic_now < *since + *grace)
         };
-        // Keys in flight need no second effect, and keys in back-off cannot start now.
+        // A key in flight needs no second effect, and a key in back-off cannot start now.
         let is_wanted = |id: &NodeId, node: &Node| {
             let key = format!("node {id}");
             let is_free = !self.in_flight.contains_key(&key) && !self.backoff_until.contains_key(&key);
@@ -253,7 +253,7 @@ impl CleanupPlanner {
         }
     }
 
-    /// A failed host is checked again with every sweep, or as soon as all other failed hosts have been checked.
+    /// Queues all failed hosts for another check, as soon as no host of an earlier sweep is queued any more.
     fn note_failed(&mut self, inputs: &Inputs<'_>) {
         if !self.failing.is_empty() {
             return;
@@ -303,7 +303,7 @@ impl CleanupPlanner {
         self.in_flight.len() - self.deleting.len()
     }
 
-    /// The slot of this node is about to be freed.
+    /// Records that the slot of this node is about to be freed.
     fn note_removal(&mut self, id: &NodeId, inputs: &Inputs<'_>) {
         let Some(node) = inputs.snapshot.node(id).map(|stored| &stored.record) else { return };
         let (Some(provider), Some(host)) = (&node.provider, static_hosts::identity_of(node)) else { return };
@@ -464,7 +464,7 @@ pub struct CleanupView {
     pub failed: BTreeMap<String, String>,
     /// Servers that cannot be deleted, because another driver launched them.
     pub undeletable: Vec<String>,
-    /// When it reconciles again even without a change.
+    /// Seconds until it reconciles again even without a change.
     pub due_in_s: Option<f64>,
 }
 

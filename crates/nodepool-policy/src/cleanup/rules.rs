@@ -13,10 +13,10 @@ use nodepool_model::snapshot::{NodeChange, RequestChange, Snapshot, Versioned};
 pub enum Repair {
     /// The node is finished and no instance has to be deleted: deletes its record.
     Retire { node: NodeId, version: i32 },
-    /// The node is finished: deletes its instance, then its record. `node` is the record meanwhile.
+    /// The node is finished: deletes its instance, then its record. `node` is the change of the record until then.
     Delete { node: Box<NodeChange>, provider: ProviderName, external_id: ExternalId },
-    /// A node whose request does not exist, which is checked again before the write. A ready node is deallocated; a
-    /// node whose launch never started is deleted.
+    /// A node whose request does not exist; this is checked again before the write. A ready node is deallocated; a node
+    /// whose launch never started is deleted.
     Release { request: RequestId, node: Box<NodeChange> },
     /// A request that a launcher accepted and abandoned.
     Reset { request: Box<RequestChange>, nodes: Vec<NodeChange> },
@@ -26,8 +26,8 @@ pub enum Repair {
     RemoveRequestLock { request: RequestId, before_ms: i64 },
 }
 
-/// The key of the object that a repair writes; at most one effect per key is in flight.
 impl Repair {
+    /// Key of the object that the repair writes; at most one effect per key is in flight.
     pub fn key(&self) -> String {
         match self {
             Repair::Retire { node, .. } => format!("node {node}"),
@@ -40,7 +40,8 @@ impl Repair {
     }
 }
 
-/// Repairs for unlocked finished nodes that satisfy `is_wanted`. Thousands may exist, of which few can start now.
+/// Repairs for unlocked finished nodes that satisfy `is_wanted`, produced lazily: thousands may exist, of which few can
+/// start now.
 pub fn finished_nodes<'a>(
     provider: &ProviderName,
     is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
@@ -53,8 +54,8 @@ pub fn finished_nodes<'a>(
 
 /// Whether a pool may still resume the node's request. The locks of a dead launcher disappear one after the other. A
 /// booting node is kept while one of its request's locks exists: after the last one the request may be resumed. A node
-/// that was booting before the request was accepted belongs to a previous attempt: no pool resumes it, and the current
-/// holder of the request may wait for the capacity.
+/// that was booting before the request was accepted belongs to a previous attempt. No pool resumes that node, and the
+/// current holder of the request may wait for the node's capacity.
 fn may_be_resumed(node: &Node, snapshot: &Snapshot) -> bool {
     let Some(request) = node.allocation().filter(|_| node.state == NodeState::Building) else { return false };
     let is_served_by_it = |stored: &Versioned<NodeRequest>| {
@@ -65,9 +66,9 @@ fn may_be_resumed(node: &Node, snapshot: &Snapshot) -> bool {
     snapshot.request(request).is_some_and(is_served_by_it) && is_held()
 }
 
-/// How to delete a node: with its instance, if its provider launches them. A node whose instance cannot be deleted now
-/// is kept, because without its record the instance would never be deleted. That is so if the provider is unknown,
-/// failed to start, or had another driver.
+/// Repair that deletes a node, with its instance if its provider launches nodes. A node is kept if its instance cannot
+/// be deleted now, because the provider is unknown, failed to start, or had another driver. Without the node's record
+/// the instance would never be deleted.
 fn removal(id: &NodeId, node: &Versioned<Node>, inputs: &Inputs<'_>) -> Option<Repair> {
     let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, inputs.facts.get(provider)?)));
     let external_id = ExternalId::of(&node.record.external_id);
@@ -93,7 +94,7 @@ fn removal(id: &NodeId, node: &Versioned<Node>, inputs: &Inputs<'_>) -> Option<R
 }
 
 /// Deallocates ready nodes of deleted requests and deletes nodes whose launch never started (Nodepool 11 leaves them),
-/// as far as they satisfy `is_wanted`.
+/// if they satisfy `is_wanted`.
 pub fn orphaned_nodes<'a>(
     is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
     inputs: &'a Inputs<'_>,
@@ -114,8 +115,8 @@ pub fn orphaned_nodes<'a>(
     })
 }
 
-/// Returns pending requests without a lock to `requested`; `declined_by` is kept. Their nodes that are being deleted
-/// may take long and do not delay the request.
+/// Returns pending requests without a lock to `requested`; `declined_by` is kept. Nodes that are being deleted do not
+/// delay the request, because a deletion may take long.
 pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, inputs: &Inputs<'_>) -> Vec<Repair> {
     let repairs =
         inputs.snapshot.pending_unlocked_requests().filter(|(id, _)| is_wanted(id)).filter_map(|(id, request)| {
@@ -123,7 +124,7 @@ pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, inputs: &Inputs<'_>
             for id in inputs.snapshot.live_nodes_of(id) {
                 // The node is locked: the request waits for the next pass.
                 let node = unlocked(id, inputs.snapshot)?;
-                // Held nodes belong to their holder, and other states have other rules.
+                // Held nodes belong to their holder, and nodes in other states have other rules.
                 if !matches!(node.record.state, NodeState::Ready | NodeState::Init) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Slots of static hosts from one plan to the next: which slots other launchers freed, and when these may be filled
+//! Slots of static hosts from one plan to the next: the slots that other launchers freed, and when these may be filled
 //! again.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +32,7 @@ pub struct Slots {
     /// Nodes in other slots than their records say.
     actual_slots: HashMap<NodeId, usize>,
     free_slots: FreeSlots,
-    /// Until when ended cooldowns have been reported.
+    /// Time up to which ended cooldowns have been reported.
     cooldowns_checked_at: MonotonicTime,
 }
 
@@ -40,9 +40,9 @@ pub struct Slots {
 #[derive(Clone, Debug, Default)]
 pub struct FreeSlots {
     /// Slots that other launchers freed, and the end of each cooldown. An entry remains until the host has been checked
-    /// after that.
+    /// after that end.
     cooldowns: BTreeMap<HostIdentity, BTreeMap<usize, MonotonicTime>>,
-    /// When a slot of each host was last freed: a check from before that time does not count.
+    /// Time at which a slot of each host was last freed. A check from before that time does not count.
     freed: BTreeMap<HostIdentity, Timestamp>,
 }
 
@@ -114,7 +114,7 @@ impl Slots {
         }
     }
 
-    /// The host is checked again before one of its slots is filled.
+    /// Records that a slot was freed: the host is checked again before one of its slots is filled.
     pub fn free(&mut self, host: HostIdentity, now: Timestamp) {
         self.free_slots.freed.insert(host, now);
     }
@@ -130,7 +130,7 @@ impl Slots {
         self.end_cooldown(&slot.host, slot.slot);
     }
 
-    /// Recorded before a plan observes the node: it may be deleted by then.
+    /// Records that a slot was filled before a plan observes the node, which may be deleted by then.
     pub fn registered(&mut self, slot: &SlotRef) {
         self.set_filled(slot, true);
     }

@@ -37,7 +37,8 @@ pub struct SlotTable<'a> {
     surplus: Vec<NodeRef<'a>>,
 }
 
-/// All actions for one provider, produced lazily: of a hundred thousand slots only few are started at a time.
+/// All actions for one provider, produced lazily: among a hundred thousand slots, only few actions are started at a
+/// time.
 pub fn plan<'a>(
     provider: &'a ProviderConfig,
     facts: &'a ProviderFacts,
@@ -79,7 +80,7 @@ impl<'a> SlotTable<'a> {
             let slot = record.slot.and_then(|slot| usize::try_from(slot).ok());
             match slot.map(|slot| slots.get_mut(slot)) {
                 Some(Some(free @ None)) => *free = Some(entry),
-                // The slot is taken or out of range, or the record is of a peer without slots.
+                // The slot is taken or out of range, or a peer without slots wrote the record.
                 _ => unslotted.push(entry),
             }
         }
@@ -130,7 +131,7 @@ pub fn is_launched(node: &Node) -> bool {
     node.launcher.as_deref() != Some(LAUNCHER) && ExternalId::of(&node.external_id).is_some()
 }
 
-/// All such nodes.
+/// All launched nodes of static providers.
 pub fn launched_nodes<'a>(inputs: &'a Inputs<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
     let of_hosts = inputs.facts.iter().filter(|(_, facts)| facts.launch_config.is_none());
     of_hosts.flat_map(|(provider, _)| {
@@ -168,8 +169,8 @@ fn fill_action(
     Some(StaticHostAction::Register(Box::new(node)))
 }
 
-/// Writes the slot into the record, if the record is of a peer without slots, or the second of two that were registered
-/// at once.
+/// Updates the record of an idle node, or retires it if its host failed its check. The recorded slot is missing if a
+/// peer without slots wrote the record. It is wrong if two records were registered for one slot at once.
 fn update_action(
     provider: &ProviderConfig,
     host: &StaticHost,

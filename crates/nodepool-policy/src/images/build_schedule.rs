@@ -1,5 +1,5 @@
-//! Build schedule: which images to build. An image is built if its build is missing, too old or lacks a format, or on
-//! request.
+//! Build schedule: the images to build, and why. An image is built if its build is missing, too old or lacks a format,
+//! or if a build was requested.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::Image;
 
-/// A timestamp further in the future than this was written by a wrong clock, or belongs to the next build after such a
-/// one.
+/// A timestamp further in the future than this does not show when the build became ready. A wrong clock wrote it, or
+/// the build follows such a build, because each build receives a later timestamp than the one before.
 const MAX_CLOCK_SKEW: Seconds = Seconds(600.0);
 
 /// An image to build.
@@ -23,7 +23,8 @@ pub struct BuildOrder {
     pub image: ImageName,
     pub formats: BTreeSet<String>,
     pub reason: BuildReason,
-    /// The newest build at the time of the decision. If another build is newest by then, the decision is repeated.
+    /// The newest build at the time of the decision. If another build is the newest when this build starts, the
+    /// decision is repeated.
     pub newest: Option<BuildId>,
 }
 
@@ -69,7 +70,7 @@ pub fn due(inputs: &Inputs<'_>) -> Vec<BuildOrder> {
     scheduled
 }
 
-/// When the next image reaches its `rebuild-age`. Every other cause is an event.
+/// Time at which the next image reaches its `rebuild-age`. Every other cause of a build is an event.
 pub fn next_due(inputs: &Inputs<'_>) -> Option<MonotonicTime> {
     let images = inputs.config.diskimages.values().filter(|image| may_be_built(image, inputs));
     let ages = images.filter_map(|image| {
@@ -111,7 +112,7 @@ fn ready_since(build: &Versioned<ImageBuild>, inputs: &Inputs<'_>) -> Timestamp 
     if recorded - inputs.now > MAX_CLOCK_SKEW { Timestamp(build.mtime_ms as f64 / 1000.0) } else { recorded }
 }
 
-/// Why a name cannot be part of a file name and of a znode path; `None` if it can.
+/// Reason why a name cannot be part of a file name and of a znode path; `None` if it can.
 pub fn name_problem(name: &ImageName) -> Option<&'static str> {
     let text = name.as_str();
     if text.is_empty() || text == "." || text == ".." {

@@ -1,4 +1,4 @@
-//! Images: which are built, which uploads are due, what is deleted.
+//! Images: build schedule, pending uploads and retention.
 
 pub mod build_schedule;
 pub mod pending_uploads;

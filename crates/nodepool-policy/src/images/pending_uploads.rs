@@ -1,4 +1,4 @@
-//! Pending uploads: the newest build of each image, for every provider that takes the image and lacks it.
+//! Pending uploads: the newest build of each image, for every provider that takes the image and lacks this build.
 
 use crate::inputs::Inputs;
 use nodepool_model::config::upload_config::{UploadConfig, UploadEntry};

@@ -1,4 +1,4 @@
-//! Image retention: which uploads and builds to delete. The newest two are retained; failed, abandoned and unused ones
+//! Image retention: the uploads and builds to delete. The newest two are retained; failed, abandoned and unused ones
 //! are deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,25 +20,25 @@ const RETAINED: usize = 2;
 pub enum RetentionAction {
     /// Deletes the image in the cloud, then the record.
     Upload(UploadKey, Versioned<ImageUpload>),
-    /// The upload's builder died: searches the cloud for its image, then deletes the record.
+    /// The builder of the upload died: searches the cloud for the image, then deletes the record.
     Stale(UploadKey),
-    /// Marks the build `deleting`: its files may be deleted although a cloud is slow to delete.
+    /// Marks the build `deleting`, so that its files can be deleted even if a cloud is slow to delete its images.
     Build(BuildKey, Versioned<ImageBuild>),
     /// Deletes the record; nothing else of the build exists.
     Record(BuildKey, Versioned<ImageBuild>),
 }
 
-/// Which deletions are considered.
+/// Range of deletions that a run considers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionScope {
-    /// Records in state `deleting`, and what follows from them.
+    /// Records in state `deleting`, and the deletions that follow from them.
     Marked,
-    /// Everything. Failed builds and uploads stay visible until this run.
+    /// All records. Failed builds and uploads stay visible until this run.
     All,
 }
 
 impl RetentionAction {
-    /// The provider whose cloud performs it.
+    /// The provider whose cloud performs the deletion.
     pub fn provider(&self) -> Option<&ProviderName> {
         match self {
             RetentionAction::Upload(key, _) | RetentionAction::Stale(key) => Some(&key.provider),
@@ -55,7 +55,7 @@ impl RetentionAction {
     }
 }
 
-/// `own_builds`: the build of each image whose lock this builder holds.
+/// Deletions that are due. `own_builds`: the build of each image whose lock this builder holds.
 pub fn due(
     inputs: &Inputs<'_>,
     scope: RetentionScope,
@@ -73,8 +73,9 @@ pub fn due(
             let key = BuildKey::new(name, id);
             let uploads = uploads.get(&key).unwrap_or(&none);
             let is_retained_build = retained.contains(&key);
-            // If this builder holds the lock, it holds it for one build, and earlier builds belong to builders that
-            // died. A builder with a later build has the lock by now: the answer to the end of our build was lost.
+            // This builder holds the lock for one build, so earlier builds belong to builders that died. A later build
+            // belongs to the current holder of the lock: our build has ended, and the answer to its last write was
+            // lost.
             let own = own_builds.get(name);
             let is_earlier = |own| {
                 let own = image.builds.get(own);
@@ -139,7 +140,8 @@ fn recent_uploads(inputs: &Inputs<'_>, image: &ImageName) -> BTreeSet<UploadKey>
     recent
 }
 
-/// The action for one upload; `None` if it is retained. Uploads of providers without facts here are left alone.
+/// The action for one upload; `None` if it is retained. Uploads of providers without facts in this process are
+/// retained.
 fn upload_action(
     inputs: &Inputs<'_>,
     key: &UploadKey,

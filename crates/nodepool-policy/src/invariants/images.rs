@@ -1,4 +1,4 @@
-//! Invariants of images: the same as `nodes` for builds, uploads and the images in clouds.
+//! Invariants of builds, uploads and the images in clouds, checked in the same way as those of `nodes`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub enum ImageObservation<'a> {
     Upload(&'a UploadKey, Option<&'a ImageUpload>),
     /// A cloud stored an image.
     Created(&'a CloudObjectKey),
-    /// A call of ours requests its deletion.
+    /// A call of ours requests the deletion of the image.
     Deleting(&'a CloudObjectKey),
     /// The image no longer exists.
     Removed(&'a CloudObjectKey),
@@ -62,7 +62,7 @@ fn last_upload_text(key: &UploadKey) -> String {
     format!("{} is deleted, the last ready upload of {} to {}", key.image_id(), key.image, key.provider)
 }
 
-/// Checker of the invariants; keeps the observed state.
+/// Checker of the invariants; it keeps the observed state.
 #[derive(Debug, Default)]
 pub struct ImageInvariantChecker {
     builds: BTreeMap<BuildKey, ImageBuild>,

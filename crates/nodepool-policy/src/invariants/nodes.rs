@@ -27,7 +27,7 @@ pub enum Observation<'a> {
     Request(&'a RequestId, Option<&'a NodeRequest>),
     /// A contender for the lock of a node appeared (true) or disappeared.
     NodeContender(&'a NodeId, &'a str, bool),
-    /// The same for a request.
+    /// A contender for the lock of a request appeared (true) or disappeared.
     RequestContender(&'a RequestId, bool),
     /// A call of ours created a server whose metadata names this node.
     Created(&'a CloudObjectKey, &'a NodeId),
@@ -35,18 +35,18 @@ pub enum Observation<'a> {
     Duplicated(&'a CloudObjectKey, &'a NodeId),
     /// The cloud reports the server as running from now on.
     Running(&'a CloudObjectKey),
-    /// A call of ours requests its deletion.
+    /// A call of ours requests the deletion of the server.
     Deleting(&'a CloudObjectKey),
     /// The cloud accepted the deletion and will perform it.
     Ending(&'a CloudObjectKey),
     /// The server no longer exists, for whatever reason.
     Removed(&'a CloudObjectKey),
-    /// Maximum of servers for nodes of a pool when one is created. A node that existed before the limit fell may be
-    /// retried. If the limit falls, it is reported late, because earlier decisions are still being performed.
+    /// Maximum number of servers for nodes of a pool when one is created. A node that existed before the limit fell may
+    /// be retried. If the limit falls, it is reported late, because earlier decisions are still being performed.
     PoolLimit(&'a PoolId, usize),
     /// Number of jobs that a host of a provider runs at a time.
     HostSlots(&'a ProviderName, &'a str, usize),
-    /// Maximum of nodes of a tenant that only one launcher serves.
+    /// Maximum number of nodes of a tenant that only one launcher serves.
     TenantLimit(&'a TenantName, usize),
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Violations of a request that is fulfilled, or is about to be: its list, and its nodes.
+/// Violations of a request that is fulfilled, or is about to be: in its list of nodes, or in the nodes themselves.
 pub fn check_fulfilled<'a>(
     id: &RequestId,
     request: &NodeRequest,
@@ -119,7 +119,7 @@ pub fn check_call(what: impl fmt::Display, over_for: Option<Seconds>, transit_ti
     Some(Violation(format!("{what} although its session expired {:.1} s before", since.0)))
 }
 
-/// Whether the running totals equal a recount.
+/// Violation if the running totals differ from a recount.
 pub fn check_usage_totals(snapshot: &Snapshot) -> Option<Violation> {
     let mut recount = UsageTotals::default();
     snapshot.nodes().for_each(|(_, node)| recount.add(&node.record));
@@ -128,7 +128,7 @@ pub fn check_usage_totals(snapshot: &Snapshot) -> Option<Violation> {
         .then(|| Violation(format!("the usage totals are {counted:?}, but a recount gives {recount:?}")))
 }
 
-/// Checker of the invariants; keeps the observed state.
+/// Checker of the invariants; it keeps the observed state.
 #[derive(Debug, Default)]
 pub struct InvariantChecker {
     nodes: BTreeMap<NodeId, Node>,
@@ -150,7 +150,7 @@ pub struct InvariantChecker {
     limits: BTreeMap<PoolId, Limit>,
     /// Jobs that each host runs at a time.
     hosts: BTreeMap<(ProviderName, String), usize>,
-    /// Maximum of nodes of each tenant.
+    /// Maximum number of nodes of each tenant.
     tenant_limits: BTreeMap<TenantName, usize>,
 }
 
@@ -318,8 +318,8 @@ impl InvariantChecker {
         found
     }
 
-    /// A tenant does not exceed its limit when it receives a node. What a node takes is written when its launch starts;
-    /// before that, only the launcher that created it knows.
+    /// A tenant does not exceed its limit when it receives a node. The resources of a node are written when its launch
+    /// starts; before that, only the launcher that created the node knows them.
     fn tenant_over_limit(&self, changed: &Node) -> Option<String> {
         let tenant = usage_totals::using_tenant(changed)?;
         let limit = *self.tenant_limits.get(tenant)?;
@@ -347,8 +347,8 @@ impl InvariantChecker {
         (users > jobs).then(|| format!("{host} of {provider} has {users} users for {jobs} jobs"))
     }
 
-    /// A ready node has its own server, which runs, or ran when it was observed: it may stop at any time. Providers
-    /// without an observed server are not checked.
+    /// A ready node has its own server. The server runs, or ran once: it may stop at any time. Providers without an
+    /// observed server are not checked.
     fn ready_without_server(&self, id: &NodeId, now: &Node) -> Option<String> {
         let provider = now.provider.as_ref()?;
         let server_key = (provider.clone(), now.external_id.as_str().unwrap_or_default().to_owned());
@@ -386,14 +386,14 @@ impl InvariantChecker {
         let unlocked = self.requests.iter().filter(move |(id, request)| waits(request.state) && is_unlocked(id));
         let abandoned = unlocked.clone().filter(|(_, request)| request.state == RequestState::Pending);
         let first = unlocked.min_by_key(|(id, request)| Rank::of(id, request));
-        // A request with allocated nodes is leaked to the launcher that allocated them.
+        // A request with allocated nodes is left to the launcher that allocated them.
         let first = first.filter(|(id, _)| self.nodes.values().all(|node| node.allocated_to.as_ref() != Some(*id)));
         let servable = first.and_then(|(id, request)| Some((id, Some(self.idle_node_for(request)?))));
         abandoned.map(|(id, _)| (id, None)).chain(servable)
     }
 
     /// An idle node for a request of one node. Requests with a tenant may have to wait anyway, and a launcher that
-    /// declined does not return.
+    /// declined does not accept the request later.
     fn idle_node_for(&self, request: &NodeRequest) -> Option<&Node> {
         let [label] = &request.node_types[..] else { return None };
         if !request.reuse || request.tenant_name.is_some() || !request.declined_by.is_empty() {

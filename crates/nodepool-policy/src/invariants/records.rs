@@ -1,4 +1,4 @@
-//! Readability of records for other processes.
+//! Readability of records for other processes: the keys and lists that Zuul or Nodepool 11 requires.
 
 use super::nodes::Violation;
 

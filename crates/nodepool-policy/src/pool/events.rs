@@ -1,4 +1,4 @@
-//! Pool: its events and its effects.
+//! Events and effects of a pool.
 
 use crate::request::fulfillment::{Adoption, Claim, Finish};
 use crate::request::handler::ImmediateFulfillment;
@@ -50,7 +50,7 @@ pub enum LivenessResult {
     NotChecked(String),
 }
 
-/// Effect of a pool; answered by the event of the same name, unless stated otherwise.
+/// Effect of a pool; answered by the event of the same name, unless stated otherwise at the effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Fulfill(Box<ImmediateFulfillment>),
@@ -74,11 +74,12 @@ pub enum Effect {
         request: RequestId,
         finish: Box<Finish>,
     },
+    /// Submit a job of a node that is being launched; answered by any number of `JobUpdate`.
     Submit {
         node: NodeId,
         job: Job,
     },
-    /// Cancel the job that was submitted last for this node.
+    /// Cancel the job that was submitted last for this node. Not answered.
     Abandon {
         node: NodeId,
     },
@@ -86,15 +87,15 @@ pub enum Effect {
         node: NodeId,
         target: ScanTarget,
     },
-    /// For the log.
+    /// Log the console text of an instance whose launch failed. Not answered.
     ShowConsole {
         node: NodeId,
         external_id: ExternalId,
         text: String,
     },
-    /// The provider facts are outdated.
+    /// Refresh the provider facts, because they are outdated. Not answered.
     Refresh,
-    /// How an attempt ended, for the metrics.
+    /// Result of an attempt, for the metrics. Not answered.
     Report {
         node: NodeId,
         result: &'static str,

@@ -15,7 +15,7 @@ use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
-/// A write whose answer was lost is visible by then, also over a slow connection.
+/// Time after which a write whose answer was lost is visible, even over a slow connection.
 const LOST_ANSWER_TIMEOUT: Seconds = Seconds(10.0);
 
 impl Pool {
@@ -59,7 +59,7 @@ impl Pool {
         Effect::Extend { request: id.clone(), reuse, create }
     }
 
-    /// Reserves what these placements take, although no snapshot shows it yet.
+    /// Reserves the nodes and resources that these placements take, because no snapshot shows them yet.
     fn assign_placements(
         &mut self,
         id: &RequestId,
@@ -133,12 +133,13 @@ impl Pool {
         self.continue_fulfillment(id, nodes, inputs)
     }
 
-    /// The answer to a claim was lost: its usage counts until snapshots must show it.
+    /// The answer to a claim was lost: the usage of the claim counts until snapshots must show it.
     pub(crate) fn record_unconfirmed_claim(&mut self, id: &RequestId, need: Resources, inputs: &Inputs<'_>) {
         self.unconfirmed_claims.push((inputs.monotonic_now + LOST_ANSWER_TIMEOUT, id.clone(), need));
     }
 
-    /// Continues with these new nodes and those that it has; keeps waiting if that is not all.
+    /// Continues a request with these new nodes and those that it has; the request keeps waiting if nodes are still
+    /// missing.
     pub(crate) fn continue_fulfillment(
         &mut self,
         id: &RequestId,
@@ -241,8 +242,8 @@ impl Pool {
         effects
     }
 
-    /// When `Event::Clock` is due at the latest. It may be earlier than necessary: of thousands of launches, only the
-    /// one with an event updates it.
+    /// Latest time at which `Event::Clock` is due. It may be earlier than necessary, because only a launch with an
+    /// event updates it: thousands of launches may be in progress.
     pub fn due(&self) -> Option<MonotonicTime> {
         let counted = self.unconfirmed_claims.iter().map(|(until, ..)| *until);
         self.backoff_until.values().copied().chain(self.next_due).chain(counted).min()

@@ -28,8 +28,8 @@ use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
-/// Requests accepted in one pass. Of thousands that could all be served, the first are being written while the next are
-/// scheduled.
+/// Maximum number of requests accepted in one pass. If thousands can be served, the first are being written while the
+/// next are scheduled.
 const MAX_ACCEPTED_PER_PASS: usize = 64;
 
 pub struct Pool {
@@ -45,10 +45,10 @@ pub struct Pool {
     pub(super) short_of_capacity: BTreeSet<RequestId>,
     /// Resources of claims in flight, which no snapshot shows yet.
     pub(super) claiming: BTreeMap<RequestId, Resources>,
-    /// The same for claims whose answer was lost, until snapshots must show those that were performed. Until then their
-    /// requests also count for tenants.
+    /// Resources of claims whose answer was lost, each with the time at which snapshots must show it if it was
+    /// performed. Until then, the requests of these claims also count for tenants.
     pub(super) unconfirmed_claims: Vec<(MonotonicTime, RequestId, Resources)>,
-    /// At or before the first timeout of a launch.
+    /// Time at or before the first timeout of a launch.
     pub(super) next_due: Option<MonotonicTime>,
     pub(super) next_zone: usize,
     /// Requests that the cloud had no quota for, and the end of their back-off.
@@ -62,7 +62,7 @@ pub struct Pool {
     pub(super) evicting: Option<u64>,
     /// Revision of the snapshot on which an eviction failed: the same snapshot would lead to the same failure.
     pub(super) not_evicted_at: Option<u64>,
-    /// Requests of which a write failed, and the revision of the snapshot that led to it.
+    /// Requests for which a write failed, and the revision of the snapshot that led to the write.
     pub(super) failed_at: BTreeMap<RequestId, u64>,
     pub(super) draining: bool,
     /// The last pass ended before it had handled every request.
@@ -80,7 +80,7 @@ pub struct Pool {
     leases: Arc<RequestLeases>,
     /// The pools of this process.
     started_pools: Arc<BTreeSet<LauncherId>>,
-    /// Revision of the registry that contained all of them.
+    /// Revision of the registry that contained all started pools.
     complete_at: Option<u64>,
     pub(super) fulfilled_count: u64,
 }
@@ -121,7 +121,8 @@ impl Pool {
         }
     }
 
-    /// Handles one event. An answer makes no decision: the next `Wake` does, on the snapshot of that time.
+    /// Handles one event. An answer makes no scheduling decision: the next `Wake` makes it, on the snapshot of that
+    /// time.
     pub fn step(&mut self, event: Event, inputs: &Inputs<'_>) -> Vec<Effect> {
         match event {
             Event::Wake => self.schedule(inputs),
@@ -206,7 +207,7 @@ impl Pool {
         (!self.has_more && !self.draining).then(|| self.reservations.tenants.own())
     }
 
-    /// Nothing is in flight: a draining pool may stop.
+    /// Whether nothing is in flight, so that a draining pool may stop.
     pub fn is_idle(&self) -> bool {
         self.handlers.is_empty() && self.fulfillments.is_empty() && self.retiring.is_empty() && self.evicting.is_none()
     }
@@ -275,8 +276,8 @@ impl Pool {
         effects
     }
 
-    /// Whether a request need not be decided again. A lack of capacity is kept in this case: each change of `paused` is
-    /// written, which makes a new snapshot, on which the same write would fail again.
+    /// Whether a request need not be decided again. In this case a lack of capacity is kept. Otherwise `paused` would
+    /// change and be written, which makes a new snapshot, on which the same write would fail again.
     fn is_unchanged(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> bool {
         if self.leases.get(id).is_some_and(|pool| *pool != self.id) {
             self.verdicts.record(id, VerdictKind::Yield, Reason::HandledByOtherPool, inputs.now);
@@ -415,7 +416,7 @@ impl Pool {
         Some((provider.clone(), provider.pools.get(&self.id.pool)?.clone()))
     }
 
-    /// Why this pool schedules no requests at all.
+    /// Reason why this pool schedules no requests at all.
     fn obstacle(&mut self, provider: &ProviderConfig, inputs: &Inputs<'_>) -> Option<Reason> {
         if self.draining {
             return Some(Reason::Draining);

@@ -1,4 +1,4 @@
-//! Pool: its state for dumps, and its last verdict about a request.
+//! State of a pool for dumps, and its last verdict about a request.
 
 use std::collections::BTreeMap;
 

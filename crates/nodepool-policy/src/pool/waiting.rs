@@ -1,5 +1,6 @@
-//! Pool: waiting requests and what they reserve. A request without capacity is accepted and kept pending and locked, so
-//! that no other pool starts it, with the nodes that it has, until capacity is available for the rest.
+//! Pool: waiting requests and their reservations. A request for which capacity is insufficient is accepted and stays
+//! pending and locked, so that no other pool starts it. It keeps the nodes that it has until capacity is available for
+//! the rest.
 
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
@@ -23,7 +24,7 @@ pub(crate) const QUOTA_BACKOFF: Seconds = Seconds(5.0);
 
 impl Pool {
     /// A waiting request reserves what it lacks against requests of lower rank, so that it cannot starve: every label
-    /// that it has lacked while it waited. What it does not lack remains available to others.
+    /// that it has lacked while it waited. Everything else remains available to others.
     pub(crate) fn reserve_for(
         &mut self,
         rank: &Rank,
@@ -66,7 +67,8 @@ impl Pool {
         }
     }
 
-    /// Accepts a request without capacity, if no other pool could serve it now. One at a time, the first by rank.
+    /// Accepts a request for which capacity is insufficient, if no other pool could serve it now. Only one such request
+    /// is accepted at a time, the first by rank.
     pub(crate) fn wait_for_capacity(
         &mut self,
         id: &RequestId,
@@ -86,7 +88,7 @@ impl Pool {
         Some(Effect::Claim(Box::new(claim)))
     }
 
-    /// Resumes the waiting requests, by rank. They precede requests that are not accepted yet.
+    /// Resumes the waiting requests, by rank. They precede requests that have not been accepted yet.
     pub(crate) fn resume(&mut self, ctx: &PoolContext<'_>, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
         let mut ranks = Vec::new();
         for id in self.waiting_requests() {
@@ -142,7 +144,7 @@ impl Pool {
             if is_new {
                 self.building.insert(node, rank.id.clone());
             } else if let Some(stored) = inputs.snapshot.node(&node) {
-                // Its reservation may have been released when the extension counted as failed.
+                // The node's reservation may have been released when the extension counted as failed.
                 self.reservations.assign(&node, &stored.record);
             }
         }

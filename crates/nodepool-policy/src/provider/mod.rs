@@ -1,4 +1,4 @@
-//! Which API call of a provider starts next, and when its facts are refreshed.
+//! Schedules of a provider: the order of its API calls, and the refreshes of its facts.
 
 pub mod refresh_schedule;
 pub mod task_queue;

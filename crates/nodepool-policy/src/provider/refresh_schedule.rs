@@ -1,5 +1,5 @@
-//! Refresh schedule of a provider: at the start, in intervals, and sooner if the facts may be outdated or lack
-//! something.
+//! Refresh schedule of a provider: refreshes run at the start, at intervals, and sooner if the facts may be outdated or
+//! incomplete.
 //!
 //! Times are durations since a fixed moment of a monotonic clock; the actor passes them in.
 
@@ -8,13 +8,13 @@ use nodepool_model::records::time::Seconds;
 /// Delay after the first failure; each further failure doubles it.
 const INITIAL_RETRY_INTERVAL: Seconds = Seconds(1.0);
 const MAX_RETRY_INTERVAL: Seconds = Seconds(60.0);
-/// Stale facts do not start refreshes closer together than this.
+/// Minimum interval from the start of a refresh to a refresh because of stale facts.
 const MIN_INTERVAL: Seconds = Seconds(10.0);
 
 #[derive(Debug)]
 pub struct RefreshSchedule {
     interval: Option<Seconds>,
-    /// Between refreshes while an image is missing.
+    /// Interval of refreshes while an image is missing.
     missing_image_interval: Seconds,
     due: Option<Seconds>,
     retry: Seconds,
@@ -35,7 +35,7 @@ impl RefreshSchedule {
         }
     }
 
-    /// When the next refresh shall start, unless one is running.
+    /// Time of the next refresh; `None` while one is running, or if none is scheduled.
     pub fn due(&self) -> Option<Seconds> {
         self.due.filter(|_| !self.running)
     }
@@ -49,7 +49,7 @@ impl RefreshSchedule {
         (self.running, self.started_at, self.due) = (true, Some(now), None);
     }
 
-    /// `image_missing`: a configured image does not exist.
+    /// The refresh succeeded. `image_missing`: a configured image does not exist.
     pub fn succeeded(&mut self, image_missing: bool, now: Seconds) {
         self.end();
         self.retry = INITIAL_RETRY_INTERVAL;

@@ -1,5 +1,5 @@
-//! Task queue of a provider: which call may start now. Lanes are served in turn, starts are spaced by the rate limit,
-//! and calls in flight are bounded.
+//! Task queue of a provider: decides which call may start now. Lanes are served in turn, starts are spaced by the rate
+//! limit, and calls in flight are bounded.
 //!
 //! Times are durations since a fixed moment of a monotonic clock; the actor passes them in.
 
@@ -40,14 +40,14 @@ pub struct TaskQueue {
     /// Index of the lane that is served next.
     turn: usize,
     spacing: Seconds,
-    /// Maximum of calls in flight, bulk transfers aside.
+    /// Maximum number of calls in flight, without bulk transfers.
     max_in_flight: usize,
     in_flight: BTreeMap<CallId, Running>,
     /// No call starts before this time: the spacing after the last start, or the end of a throttle.
     not_before: Seconds,
-    /// Grows while the cloud continues to throttle.
+    /// Pause after a throttled call; it grows while the cloud continues to throttle.
     backoff: Seconds,
-    /// When the back-off was last raised, or started.
+    /// Time at which the back-off started or was last raised.
     backoff_raised_at: Option<Seconds>,
 }
 
@@ -110,9 +110,9 @@ impl TaskQueue {
         (self.backoff, self.backoff_raised_at) = (INITIAL_BACKOFF, None);
     }
 
-    /// The cloud throttled a call: it returns to the head of its lane, and all calls pause. Of calls that were in
-    /// flight together only the first lengthens the pause: the others started before it, and say nothing about its
-    /// length.
+    /// The cloud throttled a call: the call returns to the head of its lane, and all calls pause. If calls that were in
+    /// flight together are throttled, only the first raises the back-off. The others started before the pause, so they
+    /// do not show that it was too short.
     pub fn throttled(&mut self, call: CallId, now: Seconds, retry_after: Seconds) {
         let Running { lane, started } = self.in_flight.remove(&call).expect("only a started call can be throttled");
         self.lanes[lane as usize].push_front(call);
@@ -166,7 +166,7 @@ impl TaskQueue {
         }
     }
 
-    /// Slow listings leave a fifth of the capacity to mutating calls.
+    /// Maximum number of reads in flight: slow listings leave a fifth of the capacity to mutating calls.
     fn max_reads(&self) -> usize {
         (self.max_in_flight - self.max_in_flight.div_ceil(5)).max(1)
     }
@@ -302,7 +302,6 @@ mod tests {
     }
 
     proptest! {
-        // Starts are spaced, calls in flight are bounded, and every lane is served.
         #[test]
         fn starts_are_spaced_and_bounded_and_every_call_runs(
             spacing in prop_oneof![Just(0.0), 0.01..2.0_f64],

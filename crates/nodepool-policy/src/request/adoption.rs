@@ -12,7 +12,7 @@ use nodepool_model::records::request::NodeRequest;
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
-/// Requests adopted in one pass.
+/// Maximum number of requests adopted in one pass.
 const MAX_ADOPTED_PER_PASS: usize = 64;
 
 impl Pool {

@@ -56,12 +56,12 @@ pub struct Fulfillment {
     requested_nodes: Vec<RequestedNode>,
     #[serde(skip)]
     zone: Option<String>,
-    /// Zones that existed when they were chosen, but no longer at the launch.
+    /// Zones that existed when they were chosen, but no longer existed at the launch.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing_zones: Vec<String>,
     /// Error of the last node that failed.
     failure: Option<String>,
-    /// An extension failed, and possibly only its answer was lost.
+    /// An extension failed, but perhaps only its answer was lost.
     #[serde(skip)]
     is_extension_unconfirmed: bool,
 }
@@ -70,7 +70,7 @@ pub struct Fulfillment {
 #[serde(rename_all = "snake_case")]
 pub enum FulfillmentStage {
     Claiming,
-    /// Capacity is insufficient for all nodes; the request keeps those that it has.
+    /// Capacity is insufficient for some nodes; the request keeps the nodes that it has.
     Waiting,
     /// Capacity is available now: the missing nodes are being claimed.
     Extending,
@@ -101,7 +101,7 @@ impl Fulfillment {
         (fulfillment, Claim { reuse, create: build, ..claim })
     }
 
-    /// Accepts a request for which capacity is insufficient yet.
+    /// Accepts a request for which capacity is still insufficient.
     pub fn claim_without_capacity(
         id: &RequestId,
         request: &Versioned<NodeRequest>,
@@ -200,7 +200,7 @@ impl Fulfillment {
         (reuse, create)
     }
 
-    /// The extension failed: new nodes, and idle nodes for which `is_unallocated` holds, become unassigned again.
+    /// The extension failed: new nodes, and reused nodes for which `is_unallocated` holds, become unassigned again.
     pub fn extension_failed(&mut self, is_unallocated: impl Fn(&NodeId) -> bool) {
         for entry in &mut self.requested_nodes {
             let is_reverted = match &entry.state {
@@ -215,8 +215,8 @@ impl Fulfillment {
         (self.stage, self.is_extension_unconfirmed) = (FulfillmentStage::Waiting, true);
     }
 
-    /// Nodes of an extension that counted as failed because its answer was lost, and whether each is new. Without such
-    /// an extension, further nodes of the request belong to its previous attempt and are about to be released.
+    /// Recovers the nodes of an extension whose answer was lost, and returns whether each is new. Without such an
+    /// extension, further nodes of the request belong to its previous attempt and are about to be released.
     pub fn recover_lost_answer(&mut self, id: &RequestId, pool: &PoolId, inputs: &Inputs<'_>) -> Vec<(NodeId, bool)> {
         let (known, mut recovered) = (self.nodes(), Vec::new());
         if !self.is_extension_unconfirmed {
@@ -244,8 +244,8 @@ impl Fulfillment {
         recovered
     }
 
-    /// Releases the nodes that the cloud had no quota for, with their last change; the request waits for others
-    /// instead.
+    /// Releases the aborted nodes, each with its last change: the cloud had no quota or no such zone for them. The
+    /// request waits for other nodes instead.
     pub fn release_aborted_nodes(&mut self, inputs: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
         let mut released = Vec::new();
         for entry in self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Aborted))
@@ -268,7 +268,7 @@ impl Fulfillment {
         self.failure = Some(reason);
     }
 
-    /// The request, reduced to the labels that are still unassigned.
+    /// The request, reduced to the labels of its unassigned nodes.
     pub fn remaining_request(&self, request: &NodeRequest) -> NodeRequest {
         let unassigned =
             self.requested_nodes.iter().filter(|entry| matches!(entry.state, RequestedNodeState::Unassigned));
@@ -280,7 +280,7 @@ impl Fulfillment {
         self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Unassigned))
     }
 
-    /// Whether it continues as soon as capacity is available.
+    /// Whether the request continues as soon as capacity is available.
     pub fn is_waiting(&self) -> bool {
         self.stage == FulfillmentStage::Waiting
     }
@@ -312,7 +312,7 @@ impl Fulfillment {
         self.building_changes(rules, pool, inputs)
     }
 
-    /// Whether a node that was just created for it has been deleted by another process.
+    /// Whether another process has deleted a node that was just created for the request.
     pub fn is_node_missing(&self, inputs: &Inputs<'_>) -> bool {
         let is_missing = |node: &NodeId| inputs.snapshot.node(node).is_none();
         self.requested_nodes
@@ -320,7 +320,7 @@ impl Fulfillment {
             .any(|entry| matches!(entry.state, RequestedNodeState::New) && entry.node.as_ref().is_some_and(is_missing))
     }
 
-    /// The changes that set its new nodes to `building`.
+    /// The changes that set the request's new nodes to `building`.
     fn building_changes(
         &mut self,
         rules: Option<&LaunchConfig>,
@@ -402,7 +402,7 @@ impl Fulfillment {
         effects
     }
 
-    /// Handles an event of one of its launches.
+    /// Handles an event of one of the request's launches.
     pub fn step(&mut self, node: &NodeId, event: LaunchEvent, inputs: &Inputs<'_>) -> Vec<FulfillmentEffect> {
         let many =
             self.requested_nodes.iter().filter(|entry| !matches!(entry.state, RequestedNodeState::Reused)).count() > 1;
@@ -480,7 +480,7 @@ impl Fulfillment {
         self.failure.as_deref()
     }
 
-    /// Why a node was aborted.
+    /// Reason why a node was aborted.
     pub fn abort_reason(&self) -> Reason {
         match self.missing_zones.last().filter(|_| self.zone.is_none()) {
             Some(zone) => Reason::NoZone(zone.clone()),
@@ -497,12 +497,12 @@ impl Fulfillment {
         self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Failed(_)))
     }
 
-    /// Whether it has usable nodes, which would be lost with it.
+    /// Whether the request has usable nodes, which would be lost with it.
     pub fn has_usable_nodes(&self) -> bool {
         self.requested_nodes.iter().any(is_usable)
     }
 
-    /// All launches have finished, successfully or not.
+    /// Whether all launches have finished, successfully or not.
     pub fn launches_complete(&self) -> bool {
         let is_open = |entry: &RequestedNode| {
             matches!(entry.state, RequestedNodeState::Launching(_) | RequestedNodeState::New)
@@ -539,7 +539,7 @@ impl Fulfillment {
         // A request that another process has ended counts as deleted.
         let is_open = |stored: &&Versioned<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
         let request = inputs.snapshot.request(id).filter(is_open);
-        // A node that is not written again must exist as it was written.
+        // A node that is not written again must still exist as it was written.
         let is_still_valid = |entry: &RequestedNode, record: &Node| match entry.state {
             RequestedNodeState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
             _ => true,

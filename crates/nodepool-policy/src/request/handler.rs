@@ -44,7 +44,8 @@ pub struct ImmediateFulfillment {
 }
 
 impl NodeRequestHandler {
-    /// Starts with the nodes that the verdict selected; nodes on hosts that require a liveness check are probed first.
+    /// Starts with the nodes that the verdict selected, and returns the probes: nodes on hosts that require a liveness
+    /// check are probed first.
     pub fn launch(
         id: RequestId,
         nodes: Vec<NodeId>,
@@ -66,14 +67,14 @@ impl NodeRequestHandler {
         Self { id, nodes: Vec::new(), stage: HandlerStage::Declining, since: inputs.now, revision }
     }
 
-    /// A node passed its probe; returns whether all have.
+    /// Records that a node passed its probe; returns whether all nodes have passed.
     pub fn probed(&mut self, node: &NodeId) -> bool {
         let HandlerStage::Probing { open } = &mut self.stage else { return false };
         open.remove(node);
         open.is_empty()
     }
 
-    /// All probes succeeded: returns the transaction, if the snapshot still allows it.
+    /// All probes succeeded: returns the transaction that fulfils the request, if the snapshot still allows it.
     pub fn launches_complete(&self, reservations: &Reservations, inputs: &Inputs<'_>) -> Option<ImmediateFulfillment> {
         let request = inputs.snapshot.request(&self.id)?;
         if request.record.state != RequestState::Requested || inputs.snapshot.is_request_locked(&self.id) {

@@ -1,5 +1,5 @@
-//! Launch: state machine of one node from `building` to `ready` or failed, with attempts, timeouts, host keys and
-//! unwinding. A node never has two instances: the instance of an attempt is deleted before the next attempt starts.
+//! Launch: state machine of one node from `building` to `ready` or failed, with attempts, timeouts and host keys. A
+//! node never has two instances: the instance of a failed attempt is deleted before the next attempt starts.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub enum LaunchEffect {
         external_id: ExternalId,
         text: String,
     },
-    /// Written at once, so that a crash cannot lose the instance.
+    /// Write the instance id at once, so that a crash cannot lose the instance.
     SaveId(ExternalId),
     /// An attempt finished: its statsd result, the duration of the launch so far, and the zone of its instance.
     Report {
@@ -50,7 +50,7 @@ pub enum LaunchEffect {
     Finished(LaunchOutcome),
 }
 
-/// Where to gather host keys.
+/// Target of the host key scan of one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScanTarget {
     pub attempt: u32,
@@ -68,11 +68,11 @@ pub enum LaunchOutcome {
         host_keys: Vec<String>,
     },
     Failed(CloudError),
-    /// Over the cloud's quota: not a failure, the launch is retried when capacity is available.
+    /// Over the cloud's quota. This is not a failure: the launch is retried when capacity is available.
     Aborted(String),
-    /// The zone does not exist: the same, in another zone.
+    /// The zone does not exist. This is not a failure: the launch is retried in another zone.
     NoZone(String),
-    /// After `LaunchEvent::Abandon`.
+    /// The launch ended after `LaunchEvent::Abandon`.
     Abandoned,
 }
 
@@ -96,7 +96,7 @@ pub struct Launch {
 struct Checks {
     timeout: Seconds,
     boot_timeout: Seconds,
-    /// `None` if the node is used without a check.
+    /// Port of the host key scan; `None` if the node is used without a check.
     port: Option<u16>,
     gathers_keys: bool,
     console_log: bool,
@@ -121,7 +121,7 @@ enum Stage {
     Finished,
 }
 
-/// Why a job was cancelled.
+/// Reason why a job was cancelled.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum AbandonReason {
@@ -172,7 +172,7 @@ impl Launch {
         matches!(self.stage, Stage::Finished)
     }
 
-    /// When `LaunchEvent::Clock` is due at the latest.
+    /// Latest time at which `LaunchEvent::Clock` is due.
     pub fn due(&self) -> Option<MonotonicTime> {
         match self.stage {
             Stage::Creating | Stage::Scanning(_) | Stage::FetchingConsole(_) => {
@@ -338,7 +338,7 @@ impl Launch {
                 self.stage = Stage::Abandoning(AbandonReason::Unwanted);
                 vec![LaunchEffect::Abandon]
             }
-            // The deletion of the node includes its instance.
+            // The deletion of the node also deletes its instance.
             Stage::Scanning(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
                 self.stage = Stage::Finished;
                 vec![LaunchEffect::Finished(LaunchOutcome::Abandoned)]

@@ -1,4 +1,4 @@
-//! One node request: the state machines from its claim to its end.
+//! State machines of one node request, from its claim to its end.
 
 pub(crate) mod adoption;
 pub mod fulfillment;

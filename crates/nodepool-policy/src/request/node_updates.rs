@@ -76,7 +76,7 @@ fn number(amount: f64) -> serde_json::Value {
     if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
 }
 
-/// `None` if a writer that ignores locks changed the node to a state that the launcher may not end.
+/// Change of a node to `state`; `None` if a writer that ignores locks has set a state that the launcher may not change.
 pub(crate) fn state_change(node: &NodeId, state: NodeState, inputs: &Inputs<'_>) -> Option<NodeChange> {
     let stored = inputs.snapshot.node(node)?;
     // A node whose launch never started cannot have failed.

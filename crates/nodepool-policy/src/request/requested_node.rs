@@ -1,4 +1,4 @@
-//! Requested node: one node of a request with launches, with its state, its pending writes and the image that it boots
+//! Requested node: one node of a request with launched nodes, its state, its pending writes and the image that it boots
 //! from.
 
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub(crate) struct RequestedNode {
     pub(crate) label: LabelName,
     pub(crate) state: RequestedNodeState,
     pub(crate) write: WriteState,
-    /// Set if the builder makes its image.
+    /// Set if the builder builds the node's image.
     #[serde(skip)]
     pub(crate) image: Option<UploadRef>,
-    /// The instance of a previous process.
+    /// The node's instance from a previous process.
     pub(crate) prior_instance: Option<PriorInstance>,
 }
 
@@ -55,18 +55,18 @@ impl UploadRef {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PriorInstance {
     pub(crate) external_id: Option<ExternalId>,
-    /// Its launch started, so an instance without a known id may exist.
+    /// The node's launch started, so an instance without a known id may exist.
     pub(crate) launch_started: bool,
 }
 
-/// At most one write per node is in flight: the version made by the earlier write would make ZooKeeper reject the later
-/// one.
+/// Stage of a node's write. At most one is in flight: the first of two would change the node's version, so ZooKeeper
+/// would reject the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WriteState {
     Idle,
     InFlight,
-    /// In flight, and what it writes is already outdated.
+    /// In flight, and its content is already outdated.
     Dirty,
 }
 
@@ -84,13 +84,13 @@ pub(crate) enum RequestedNodeState {
         launched: Box<LaunchedInstance>,
         is_saved: bool,
     },
-    /// With the id of an instance that may still exist.
+    /// The launch failed; the id is that of an instance that may still exist.
     Failed(#[serde(skip)] Option<ExternalId>),
     Aborted,
 }
 
 impl RequestedNode {
-    /// The order for one more attempt: each attempt boots from the upload that is newest by then.
+    /// The order of one more attempt. Each attempt boots from the upload that is the newest at its start.
     pub(crate) fn prepare_order(&mut self, mut order: Arc<LaunchOrder>, inputs: &Inputs<'_>) -> Arc<LaunchOrder> {
         if let Some(image) = &mut self.image {
             *image = UploadRef::newest(&image.provider, &image.image, inputs);
@@ -108,7 +108,8 @@ impl RequestedNode {
         change
     }
 
-    /// Writes what is known of the node now, or after the write in flight.
+    /// Returns the change that writes what is known about the node. If a write is in flight, the change follows when
+    /// that write completes.
     pub(crate) fn write_now(&mut self, node: &NodeId, inputs: &Inputs<'_>) -> Option<NodeChange> {
         if self.write != WriteState::Idle {
             self.write = WriteState::Dirty;
@@ -120,7 +121,7 @@ impl RequestedNode {
                 inputs.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
             }
             RequestedNodeState::Ready { launched, is_saved } => {
-                // While the snapshot lacks the node, nothing is written; finishing the request writes it.
+                // While the snapshot lacks the node, nothing is written; finishing the request writes the node.
                 let change = ready_change(node, launched, inputs)?;
                 *is_saved = true;
                 change

@@ -1,5 +1,5 @@
-//! Resumable requests: a launcher accepted and abandoned them. A pool resumes those whose nodes are still booting,
-//! instead of starting again.
+//! Resumable requests: requests that a launcher accepted and abandoned. If their nodes are still booting, a pool
+//! resumes them instead of starting again.
 
 use crate::inputs::Inputs;
 use nodepool_model::records::component::PoolComponent;
@@ -9,11 +9,11 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Versioned;
 
-/// Time for the pools to resume such a request. After it, the request counts as lost.
+/// Time for the pools to resume such a request. After this time, the request counts as lost.
 const GRACE_PERIOD: Seconds = Seconds(60.0);
 
-/// The same for pools of another launcher. It is short: a running launcher has its provider facts already, and resumes
-/// a request at once or not at all.
+/// Time for the pools of another launcher to resume such a request. This time is short, because a running launcher has
+/// its provider facts already and resumes a request at once or not at all.
 const OTHER_LAUNCHER_GRACE_PERIOD: Seconds = Seconds(3.0);
 
 /// A request that a pool can resume.
@@ -43,7 +43,7 @@ fn can_resume(resumable: &ResumableRequest, request: &Versioned<NodeRequest>, in
     has_time && request.record.node_types.iter().all(|label| pool.labels.contains(label))
 }
 
-/// How long the clean-up leaves such a request to the pools that can resume it; `None` if none can.
+/// Time for which the clean-up leaves such a request to the pools that can resume it; `None` if no pool can.
 pub fn grace_period(id: &RequestId, request: &Versioned<NodeRequest>, inputs: &Inputs<'_>) -> Option<Seconds> {
     let resumable = in_one_pool(id, request, inputs)?;
     if can_resume(&resumable, request, inputs) {

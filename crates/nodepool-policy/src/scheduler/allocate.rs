@@ -99,7 +99,7 @@ pub fn all_pools_declined(request: &NodeRequest, inputs: &Inputs<'_>) -> bool {
     inputs.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).all(|id| request.declined_by.contains(id))
 }
 
-/// Another pool is preferred, as long as it is registered and has not declined.
+/// Reason to yield: another pool is preferred, as long as it is registered and has not declined.
 fn yield_reason(request: &NodeRequest, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Option<Reason> {
     let wanted = request.distinct_labels();
     if let Some(preferred) = &request.provider
@@ -138,7 +138,7 @@ fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<Label
     wanted.iter().filter(|label| !pool.labels.contains(**label)).map(|label| (*label).clone()).collect()
 }
 
-/// Why this pool can never serve the request; empty if it can.
+/// Reasons why this pool can never serve the request; empty if it can serve it.
 pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Vec<Reason> {
     if ctx.pool.max_servers.is_some_and(|limit| limit <= 0) {
         return vec![Reason::Disabled];
@@ -166,7 +166,7 @@ pub(crate) fn decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inpu
     }
 }
 
-/// Labels with more requested nodes than slots, counting slots per label and per host as given.
+/// Labels with more requested nodes than slots. The given functions count the slots per label and per host.
 fn slot_shortage(
     request: &NodeRequest,
     of_label: impl Fn(&StaticHostIndex, &LabelName) -> usize,
@@ -194,7 +194,7 @@ fn label_shortage(short: Shortage<'_, LabelName>) -> (Vec<LabelName>, usize, usi
     (labels.into_iter().collect(), short.wanted, short.found)
 }
 
-/// How many nodes of each label are requested.
+/// Number of requested nodes of each label.
 pub fn label_counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
     let mut counts = BTreeMap::new();
     for label in &request.node_types {
@@ -203,7 +203,7 @@ pub fn label_counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
     counts
 }
 
-/// The tenant limit that the request would exceed. Labels that this pool does not know count nothing.
+/// The tenant limit that the request would exceed. Labels that this pool lacks do not count.
 pub(crate) fn over_tenant_limit(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,
@@ -298,8 +298,9 @@ fn is_assignable(
         return false;
     }
     let node = &inputs.snapshot.node(id).expect("an index names only existing nodes").record;
-    // Spares a label that is reserved for a request of higher rank, unless enough idle nodes remain beside those that
-    // this request may take: its demand for the label, and its demand for other labels that this node also has.
+    // A node with a label that is reserved for requests of higher rank is spared, unless enough idle nodes of that
+    // label remain. The check assumes that this request takes one of them for each requested node whose label this node
+    // has.
     let is_reserved = node.labels.iter().filter(|label| reservations.reserved(label) > 0).any(|label| {
         let idle = inputs.snapshot.idle_count(ctx.id, label).saturating_sub(reservations.assigned(label));
         let taken = request.node_types.iter().filter(|label| node.labels.contains(label)).count();

@@ -48,14 +48,14 @@ pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inpu
     }
 }
 
-/// Reported if the builder's image has not been uploaded to this provider.
+/// Unavailability of a label whose image from the builder has not been uploaded to this provider.
 pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, inputs: &Inputs<'_>) -> Option<Unavailable> {
     let LabelImage::Disk(name) = image else { return None };
     let upload = inputs.snapshot.images.newest_upload(provider, name);
     upload.is_none().then(|| Unavailable::Temporary(format!("image {name} has not been uploaded to this provider")))
 }
 
-/// How many idle nodes of each label the request can reuse, whether or not capacity suffices for the rest.
+/// Number of idle nodes of each label that the request can reuse, whether or not capacity suffices for the rest.
 pub fn reusable<'a>(
     request: &'a NodeRequest,
     ctx: &PoolContext<'_>,
@@ -73,7 +73,7 @@ pub fn reusable<'a>(
     selected
 }
 
-/// Selects idle nodes for one request, one after the other; all are in the zone of the first.
+/// Selects idle nodes for one request, one after another; all are in the zone of the first.
 struct IdleNodeSelector<'a> {
     ctx: &'a PoolContext<'a>,
     reservations: &'a Reservations,
@@ -98,7 +98,7 @@ impl IdleNodeSelector<'_> {
 }
 
 /// Places a request: idle nodes if the request may reuse them, else new ones while capacity lasts. If a zone is given,
-/// idle nodes are of that zone.
+/// the idle nodes are in that zone.
 pub fn place(
     request: &NodeRequest,
     ctx: &PoolContext<'_>,

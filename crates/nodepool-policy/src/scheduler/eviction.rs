@@ -12,8 +12,8 @@ use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Versioned;
 
-/// A node of the pool whose deletion started this recently is waited for: it will release capacity. Nodepool 11 intends
-/// the same wait, but does not perform it.
+/// If the deletion of a node of the pool started within this time, the pool waits for it instead of evicting another
+/// node, because it will release capacity. Nodepool 11 intends the same wait, but does not perform it.
 const DELETION_WAIT_TIMEOUT: Seconds = Seconds(300.0);
 
 impl Pool {
@@ -39,9 +39,9 @@ impl Pool {
         Some(Effect::Evict(Box::new(change)))
     }
 
-    /// The oldest idle node that neither this request nor one of higher rank needs. Nodes that the request can reuse
-    /// are kept, and of each label as many as requests of higher rank reserve. A node with a label that the pool no
-    /// longer has is needed by no request.
+    /// The oldest idle node that neither this request nor a request of higher rank needs. For each label, the pool
+    /// keeps the nodes that this request can reuse, and as many as requests of higher rank reserve. No request needs a
+    /// node with a label that the pool no longer has.
     fn oldest_idle<'a>(
         &self,
         request: &NodeRequest,

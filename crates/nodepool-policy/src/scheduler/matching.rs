@@ -1,4 +1,4 @@
-//! Assigns interchangeable candidates to demands: a maximum matching by augmenting paths.
+//! Assignment of interchangeable candidates to demands: a maximum matching by augmenting paths.
 //!
 //! Kuhn's algorithm (H. W. Kuhn, "The Hungarian method for the assignment problem", 1955), after a greedy first round,
 //! on bipartite graphs where all demands of one kind have the same candidates.
@@ -130,7 +130,7 @@ mod tests {
         check(&["a b", "a b", "c", "c"], &["c", "a", "a", "b"], Err(("b a", 3, 2)));
     }
 
-    /// The naive way: tries every order.
+    /// Reference implementation: tries every order.
     fn possible(nodes: &[Vec<u8>], demands: &[u8], used: &mut Vec<bool>) -> bool {
         let Some((first, rest)) = demands.split_first() else { return true };
         (0..nodes.len()).any(|node| {

@@ -1,4 +1,5 @@
-//! Min-ready: which requests to create so that enough idle nodes of each label exist, and how to finish these requests.
+//! Min-ready: the requests to create so that enough idle nodes of each label exist, and the way to finish these
+//! requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +12,12 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::NodeChange;
 
-/// Maximum of open requests per label: further requests follow when these have ended.
+/// Maximum number of open requests per label. Further requests follow when these have ended.
 const MAX_OPEN_PER_LABEL: i64 = 1000;
 /// Back-off of a label after its requests failed; it doubles with each failure.
 const INITIAL_BACKOFF: Seconds = Seconds(1.0);
 const MAX_BACKOFF: Seconds = Seconds(60.0);
-/// A request whose creation got no answer is visible by then, also over a slow connection.
+/// Time after which a request whose creation got no answer is visible, even over a slow connection.
 const LOST_ANSWER_TIMEOUT: Seconds = Seconds(10.0);
 
 #[derive(Clone, Debug, PartialEq)]
@@ -95,18 +96,18 @@ impl MinReady {
         }
     }
 
-    /// When the back-off of the next label ends.
+    /// Time at which the next back-off of a label ends.
     pub fn due(&self, now: MonotonicTime) -> Option<MonotonicTime> {
         self.backoff.values().map(|(until, _)| *until).filter(|until| *until > now).min()
     }
 
-    /// For dumps: the open requests, with their labels.
+    /// The open requests with their labels, for dumps.
     pub fn open_requests(&self) -> BTreeMap<&RequestId, &LabelName> {
         self.open.iter().collect()
     }
 
-    /// Finds own requests whose creation answer was lost. No other process ends them, and the session may last for
-    /// months.
+    /// Finds own requests whose creation answer was lost. No other process ends them before the session ends, which may
+    /// take months.
     fn recover_lost_answers(&mut self, inputs: &Inputs<'_>) {
         if self.unanswered.is_empty() {
             return;
@@ -117,8 +118,8 @@ impl MinReady {
                 self.open.insert(id.clone(), label);
             }
         }
-        // The deadline starts here, with the first search: without a connection they cannot be found, however long that
-        // lasts.
+        // The deadline starts here, with the first search: the requests cannot be found while no connection exists,
+        // however long that lasts.
         self.unanswered.retain(|_, (_, until)| {
             *until.get_or_insert(inputs.monotonic_now + LOST_ANSWER_TIMEOUT) > inputs.monotonic_now
         });
@@ -158,8 +159,8 @@ impl MinReady {
     }
 }
 
-/// Whether any pool can launch a node of this label. Static hosts cannot be launched: requests for more of them only
-/// fail. This is unknown for pools of other launchers, so they count.
+/// Whether any pool can launch a node of this label. Static hosts cannot be launched: requests for more of them would
+/// only fail. Whether pools of other launchers launch nodes is unknown, so these pools count.
 fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, inputs: &Inputs<'_>) -> bool {
     let ours = inputs.config.providers.values().any(|provider| {
         let facts = inputs
@@ -179,7 +180,7 @@ fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, inputs: &Input
     ours || inputs.snapshot.pools.serving(&[label].into()).any(is_foreign)
 }
 
-/// The record of such a request.
+/// The record of a min-ready request.
 pub fn request(label: &LabelName, event_id: String, now: Timestamp) -> NodeRequest {
     let mut request = NodeRequest::new(vec![label.clone()], nodepool_model::records::request::MIN_READY_REQUESTOR, now);
     request.reuse = false;

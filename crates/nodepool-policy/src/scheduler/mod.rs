@@ -1,4 +1,5 @@
-//! Scheduler: which pool serves a request and with which nodes. Verdicts, capacity, placement, reservations, min-ready.
+//! Scheduler: decides which pool serves a request and with which nodes. Its parts are verdicts, capacity, placement,
+//! reservations, eviction and min-ready.
 
 pub mod allocate;
 pub mod capacity;

@@ -9,7 +9,7 @@ use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostIdentity;
 
-/// How one node of a request is provided.
+/// Source of one node of a request: an idle node, or a new one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Placement {
     ReuseIdle(NodeId),

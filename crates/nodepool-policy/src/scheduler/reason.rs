@@ -1,4 +1,4 @@
-//! Reasons of a verdict: why a pool does not serve a request, or not now. Computed, recorded and displayed.
+//! Reasons of a verdict: why a pool does not serve a request, or not now. They are computed, recorded and displayed.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Reason {
     BeingServed,
     // Yielded: another pool is preferred, or handles the request already.
     Locked,
-    /// By another pool of this process.
+    /// Another pool of this process handles the request.
     HandledByOtherPool,
     PreferredProvider(ProviderName),
     PreferredPool {
@@ -26,7 +26,7 @@ pub enum Reason {
     /// The pool is about to stop: its launcher shuts down, or a reload replaces or removes the pool.
     Draining,
     NotRegistered,
-    /// The provider facts have not been refreshed yet; with the error of the last refresh.
+    /// The provider facts have not been refreshed yet; with the error of the last refresh, if one failed.
     NotRefreshed(Option<String>),
     HandlesNothing,
     Concurrency {
@@ -55,7 +55,7 @@ pub enum Reason {
         wanted: f64,
         available: f64,
     },
-    /// By the limits of the provider or of the pool.
+    /// The limits of the provider or of the pool leave too little for the next node.
     InsufficientCapacity {
         resource: String,
         wanted: f64,

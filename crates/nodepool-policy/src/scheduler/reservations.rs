@@ -1,4 +1,5 @@
-//! Capacity that a scheduling pass may not use: assigned nodes, and what requests of higher rank have reserved.
+//! Capacity that a scheduling pass may not use: assigned nodes, and the capacity that requests of higher rank have
+//! reserved.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +15,11 @@ pub struct Reservations {
     assigned: BTreeMap<LabelName, usize>,
     reserved: BTreeMap<LabelName, usize>,
     pub tenants: TenantUsage,
-    /// Resources reserved by waiting requests of higher rank, of the limits of provider and pool.
+    /// Part of the limits of provider and pool that waiting requests of higher rank have reserved.
     pub reserved_resources: Resources,
     /// Resources of nodes that are being created and are not in the snapshot yet.
     pub pending_launches: Resources,
-    /// The node of each label that was assigned last, so that the hosts are used in turn.
+    /// The last assigned node of each label, so that the hosts are used in turn.
     pub last_assigned: BTreeMap<LabelName, NodeId>,
 }
 
@@ -44,7 +45,7 @@ impl Reservations {
         self.nodes.contains_key(id)
     }
 
-    /// A pass computes the reservations again.
+    /// Starts a pass, which computes the reservations again.
     pub fn begin_pass(&mut self, pending_launches: Resources) {
         self.reserved.clear();
         self.tenants.clear();
@@ -52,7 +53,7 @@ impl Reservations {
         self.pending_launches = pending_launches;
     }
 
-    /// Reserves an amount of the limits against requests of lower rank.
+    /// Reserves an amount of a resource within the limits against requests of lower rank.
     pub fn reserve_resource(&mut self, resource: &str, amount: f64) {
         self.reserved_resources.add(&Resources::none().with(resource, amount));
     }

@@ -9,10 +9,10 @@ use nodepool_model::records::request::Rank;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::{Snapshot, usage_totals};
 
-/// By rank of the request: its tenant, and the resources that it reserves of the tenant's limits.
+/// By rank of the request: its tenant, and the part of the tenant's limits that the request reserves.
 pub type TenantReservations = BTreeMap<Rank, (TenantName, Resources)>;
 
-/// Resources of requests of tenants with limits, until a snapshot shows their nodes.
+/// Resources of requests whose tenants have limits, until a snapshot shows the nodes of the request.
 pub type PendingTenantUsage = BTreeMap<RequestId, (TenantName, Resources)>;
 
 /// Reservations and pending usage known to one pass of a pool, up to the rank that it has reached.

@@ -7,14 +7,14 @@ use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::status::VerdictKind;
 
-/// Ended requests whose last verdict is retained.
+/// Maximum number of ended requests whose last verdict is retained.
 const MAX_ENDED: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
     pub kind: VerdictKind,
     pub reason: Reason,
-    /// When this verdict was first reached.
+    /// Time at which this verdict was first reached.
     pub since: Timestamp,
 }
 
@@ -44,7 +44,7 @@ impl Verdicts {
         self.open.get(id).or_else(ended)
     }
 
-    /// Call when the request has ended.
+    /// Called when the request has ended.
     pub fn end(&mut self, id: &RequestId) {
         if let Some(recorded) = self.open.remove(id) {
             self.ended.push_back((id.clone(), recorded));

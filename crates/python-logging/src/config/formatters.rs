@@ -34,7 +34,8 @@ pub fn format(name: &str, section: &Section, notices: &mut Vec<String>) -> Resul
     text().map_err(|error| format!("formatter `{name}`: {error}"))
 }
 
-/// With a format the keys are those of python-json-logger for it; without one they are the default keys of [`Object`].
+/// With a format string, the keys are those that python-json-logger derives from it; without one, they are the default
+/// keys of [`Object`].
 fn json_format(name: &str, section: &Section, notices: &mut Vec<String>) -> Result<Format, String> {
     let to_text = |error: FormatError| error.to_string();
     report_unknown_keys(name, section, &["rename_fields", "static_fields", "timestamp"], notices);
@@ -64,7 +65,7 @@ fn report_unknown_keys(name: &str, section: &Section, extra_keys: &[&str], notic
     const KNOWN_KEYS: [&str; 8] = ["format", "fmt", "datefmt", "style", "class", "()", "validate", "defaults"];
     for (key, value) in section {
         if !KNOWN_KEYS.contains(&key.as_str()) && !extra_keys.contains(&key.as_str()) {
-            notices.push(format!("formatter `{name}`: `{key}: {value}` is not supported and ignored"));
+            notices.push(format!("formatter `{name}`: `{key}: {value}` is not supported and is ignored"));
         }
     }
 }

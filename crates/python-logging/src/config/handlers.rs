@@ -92,7 +92,7 @@ impl Arguments<'_> {
             let is_known =
                 COMMON_KEYS.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()" || is_file_key;
             if !is_known && !value.is_empty() {
-                notices.push(self.invalid(&format!("`{key}: {value}` is not supported and ignored")));
+                notices.push(self.invalid(&format!("`{key}: {value}` is not supported and is ignored")));
             }
         }
         Ok(sink)

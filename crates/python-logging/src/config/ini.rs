@@ -7,7 +7,7 @@ use super::{Section, Sections};
 
 /// Values that Python does not interpolate, because a percent sign has another meaning in them.
 const UNINTERPOLATED: [&str; 3] = ["format", "datefmt", "style"];
-/// Limits nested references; a deeper nesting is a circle.
+/// Maximum depth of nested references; deeper nesting counts as a circular reference.
 const MAX_DEPTH: usize = 10;
 
 type RawSections = BTreeMap<String, Section>;
@@ -144,7 +144,7 @@ fn with_arguments(handler: &str, mut section: Section, notices: &mut Vec<String>
             Literal::List(_) if names.is_empty() => {}
             Literal::List(items) => {
                 if items.len() > names.len() {
-                    notices.push(format!("{position}: arguments after the {}. are ignored", names.len()));
+                    notices.push(format!("{position}: arguments after the first {} are ignored", names.len()));
                 }
                 for (name, value) in names.iter().zip(items) {
                     section.insert((*name).to_owned(), value.text());

@@ -35,7 +35,7 @@ impl Literal {
 }
 
 const EXPECTED_SYNTAX: &str = "expected quoted strings, numbers, names such as sys.stdout, tuples or dicts";
-/// Limits nesting; no argument of a handler needs as much.
+/// Maximum depth of nesting; no argument of a handler needs as much.
 const MAX_DEPTH: usize = 16;
 
 struct LiteralParser<'a> {

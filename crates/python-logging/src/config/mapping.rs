@@ -31,7 +31,7 @@ pub fn sections(text: &str) -> Result<Option<Sections>, String> {
             "root" => drop(sections.loggers.insert(String::new(), section("root", value, root)?)),
             // A key that `cfg://` refers to.
             name if text.contains(&format!("cfg://{name}")) => {}
-            _ => sections.notices.push(format!("`{}` is not supported and ignored", scalar(key))),
+            _ => sections.notices.push(format!("`{}` is not supported and is ignored", scalar(key))),
         }
     }
     Ok(Some(sections))
@@ -77,7 +77,7 @@ fn text(location: &str, value: &Value, root: &Value) -> Result<String, String> {
         Value::Mapping(entries) => mapping_text(location, entries, root),
         Value::String(path) if path.starts_with("cfg://") => {
             let target = resolve_reference(&path["cfg://".len()..], root);
-            // References are not followed twice: two that refer to each other would never end.
+            // A reference in the target is not followed: two that refer to each other would never end.
             match target.ok_or_else(|| format!("{location}: `{path}` does not exist in this file"))? {
                 Value::Mapping(_) | Value::Tagged(_) => Err(format!("{location}: `{path}` refers to a mapping")),
                 Value::Sequence(items) => Ok(items.iter().map(scalar).collect::<Vec<_>>().join(",")),

@@ -21,7 +21,8 @@ pub enum LogConfigError {
     Invalid { path: PathBuf, reason: String },
 }
 
-/// One section of the file: a formatter, a handler or a logger, its values as text in either form.
+/// One section of the file: a formatter, a filter, a handler or a logger. Its values are text in either form of the
+/// file.
 pub type Section = BTreeMap<String, String>;
 
 /// The file, in either form.
@@ -78,8 +79,8 @@ fn plan(sections: Sections, names: &'static LoggerNames) -> Result<LogPlan, Stri
     let mut loggers = BTreeMap::new();
     for (name, section) in &sections.loggers {
         let logger = logger(name, section, &indexes, &filters, &mut notices)?;
-        // An entry for a library of the original applies to the crate that does its work, unless the crate has an
-        // entry.
+        // An entry for a library of the original applies to the crate that does its work, unless the crate has an entry
+        // of its own.
         for applied in names.applies_to(name) {
             if applied == *name || !sections.loggers.contains_key(&applied) {
                 loggers.insert(applied, logger.clone());
@@ -154,7 +155,7 @@ fn logger(
     let context = if name.is_empty() { "the root logger".to_owned() } else { format!("logger `{name}`") };
     for key in section.keys() {
         if !matches!(key.as_str(), "level" | "handlers" | "filters" | "propagate") {
-            notices.push(format!("{context}: `{key}` is not a key of Python's logging files and ignored"));
+            notices.push(format!("{context}: `{key}` is not a key of Python's logging files and is ignored"));
         }
     }
     let propagate = match section.get("propagate").map(|text| text.to_ascii_lowercase()).as_deref() {
@@ -172,7 +173,8 @@ fn logger(
     })
 }
 
-/// Names in any case, or Python's numbers; with `NOTSET` the level of the loggers above applies.
+/// The level of a section, as a name in any case or as Python's number; with `NOTSET` the level of the loggers above
+/// applies.
 pub fn level(section: &Section, context: &str) -> Result<Option<Level>, String> {
     let Some(text) = section.get("level").filter(|text| !text.is_empty()) else { return Ok(None) };
     let level = match text.to_ascii_uppercase().as_str() {
@@ -256,7 +258,7 @@ root: {handlers: [mail]}
             assert_eq!(parse(text, "yaml").unwrap_err(), expected);
         }
         let error = parse("handlers:\n  a: [", "yaml").unwrap_err();
-        assert_eq!(error, "unclosed bracket '[' (line 2, column 6): not YAML at or before this place");
+        assert_eq!(error, "unclosed bracket '[' (line 2, column 6): invalid YAML at or before this position");
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Object {
             Segment::Value(field, _) => Some((name(*field).to_owned(), KeySource::Field(*field))),
             Segment::Text(_) => None,
         });
-        // The original's records name the event so.
+        // The original's records use this name for the event.
         Self { keys: fields.collect(), event: "event_id", static_fields: Vec::new() }
     }
 

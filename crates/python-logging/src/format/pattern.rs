@@ -195,7 +195,7 @@ fn printf_spec(text: &str, letter: &str, field: Field) -> Option<FieldFormat> {
     })
 }
 
-/// Limits widths to 1000: a larger one is a mistake and would cost memory on every line.
+/// Limits widths to 1000, because a larger width is a mistake and would cost memory on every line.
 fn number(text: &str) -> Option<usize> {
     if text.is_empty() { Some(0) } else { text.parse().ok().filter(|n| *n <= 1000) }
 }
@@ -331,7 +331,7 @@ fn field(name: &str) -> Result<Field, FormatError> {
         "message" => Field::Message,
         "pathname" => Field::File,
         "filename" => Field::FileName,
-        // Rust functions have no names at run time, so the module stands in for them.
+        // Rust functions have no names at run time, so the module is used instead.
         "module" | "funcName" => Field::Module,
         "lineno" => Field::Line,
         "process" => Field::Process,
@@ -351,7 +351,7 @@ fn is_number(field: Field) -> bool {
     is_float(field) || matches!(field, Field::LevelNumber | Field::Line | Field::Process | Field::ThreadNumber)
 }
 
-/// A numeric conversion of a text is refused here; Python fails at every line.
+/// A numeric conversion of a text is refused here; Python would fail at every line.
 fn is_compatible(kind: Kind, field: Field) -> bool {
     kind == Kind::Text || is_number(field)
 }

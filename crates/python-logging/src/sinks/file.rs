@@ -97,7 +97,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Reopens and rotates the file. If that fails, the open file is used until it succeeds.
+    /// Reopens and rotates the file if that is due. If this fails, the open file is used until an attempt succeeds.
     fn prepare(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> Option<String> {
         let path = plan.path.display();
         let is_backing_off = self.backoff_until_s.is_some_and(|end| (end - RETRY_INTERVAL_S..end).contains(&now()));
@@ -114,7 +114,8 @@ impl OpenFile {
         Some(problem)
     }
 
-    /// As Python's WatchedFileHandler: checked before each line, so that logrotate need not signal this process.
+    /// As Python's WatchedFileHandler does: the file is checked before each line, so that logrotate need not signal
+    /// this process.
     fn reopen_if_moved(&mut self, plan: &FilePlan, now: impl Fn() -> i64) -> io::Result<()> {
         match fs::metadata(&plan.path) {
             Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
@@ -195,7 +196,7 @@ pub fn open(plan: &FilePlan, write_mode: WriteMode, now: i64) -> io::Result<Open
     })
 }
 
-/// The file is moved aside first. If it cannot be moved, no attempt may push out a backup.
+/// Moves the file aside first: if that fails, repeated attempts must not delete a backup.
 fn rotate_by_number(path: &Path, backups: u32) -> io::Result<()> {
     let rotating = with_suffix(path, ROTATING_SUFFIX);
     if rotating.is_file() {
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_killed_process_moved_aside_is_numbered_at_the_next_rotation() {
+    fn a_file_that_a_killed_process_moved_is_numbered_at_next_rotation() {
         let mut log = Log::new(Rotation::BySize { max_bytes: 9, backups: 2 });
         fs::write(log.path("nodepool.log.rotating"), "older\n").unwrap();
         log.write("one....\n");

@@ -6,7 +6,7 @@ use chrono::{DateTime, Datelike, Days, Local, NaiveDateTime, NaiveTime, TimeDelt
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     unit: RotationInterval,
-    /// Seconds between two rotations. The name of a rotated file is its start: that much before the rotation.
+    /// Seconds between two rotations. A rotated file is named after its start, which is this long before the rotation.
     interval: i64,
     zone: ClockZone,
 }

@@ -107,7 +107,7 @@ impl Backoff {
     }
 }
 
-/// By its name or its number.
+/// The number of a facility, which is given by name or by number.
 pub fn facility(text: &str) -> Option<u8> {
     let known = FACILITIES.iter().find(|(name, number)| *name == text || number.to_string() == text);
     known.map(|(_, number)| *number)

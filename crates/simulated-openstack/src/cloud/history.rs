@@ -1,5 +1,5 @@
-//! History of the cloud: when each server and image was created, usable and deleted, and every mutating call with its
-//! user. Tests and benchmarks check and measure launchers and builders by it.
+//! History of the cloud: the times at which each server and image was created, usable and deleted, and every mutating
+//! call with its user. Tests check launchers and builders against the history; benchmarks compute durations from it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

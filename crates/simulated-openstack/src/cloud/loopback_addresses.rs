@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The hosts of one network of 65,536 addresses; the first ones are left to gateways.
+/// The hosts of one network of 65,536 addresses; the first ones are reserved for gateways.
 pub struct AddressPool {
     second_octet: u8,
     next: u16,

@@ -204,7 +204,7 @@ impl Simulation {
         }
     }
 
-    /// `/sim/…`: the knobs and the counters.
+    /// Handles a call to `/sim/…`: the knobs and the counters.
     fn control(&mut self, call: &Call, body: &[u8]) -> Response {
         let parts: Vec<&str> = call.path.split('/').filter(|part| !part.is_empty()).collect();
         match (call.method.as_str(), &parts[..]) {
@@ -236,7 +236,7 @@ impl Simulation {
                 Response::empty(204)
             }
             ("GET", []) => Response::ok(&json!({"auth_url": self.cloud.auth_url()})),
-            _ => Response::json(404, &json!({"error": "there is nothing here"})),
+            _ => Response::json(404, &json!({"error": "no such endpoint"})),
         }
     }
 }

@@ -24,7 +24,7 @@ pub enum FaultKind {
     LostAnswer,
     /// The response ends in the middle of its JSON.
     Truncated,
-    /// The response lacks these fields at every level.
+    /// The response lacks the fields of `fields=` at every level.
     MissingFields,
     /// Every status is replaced by an unknown one.
     UnknownState,
@@ -40,11 +40,11 @@ pub enum FaultKind {
 pub struct Fault {
     text: String,
     pub kind: FaultKind,
-    /// Every n-th matching call is hit, …
+    /// Every n-th matching call is hit.
     every: u64,
-    /// … except for the first so many, …
+    /// The first n matching calls are not hit.
     after: u64,
-    /// … and at most so many.
+    /// At most n calls are hit.
     times: u64,
     service: Option<Service>,
     method: Option<String>,
@@ -63,7 +63,7 @@ impl Fault {
             && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
     }
 
-    /// Whether it hits the n-th matching call, counted from 1.
+    /// Whether the fault hits the n-th matching call, counted from 1.
     pub fn hits_call(&self, number: u64) -> bool {
         let number = number.saturating_sub(self.after);
         number > 0 && is_nth(self.every, number) && number / self.every <= self.times
@@ -87,7 +87,7 @@ impl FromStr for FaultKind {
             "repeated-marker" => Self::RepeatedMarker,
             other => match other.parse() {
                 Ok(status @ 400..=599) => Self::Status(status),
-                _ => return Err(format!("{other} is no kind of fault: give a status or a name of the documentation")),
+                _ => return Err(format!("unknown fault {other}: expected 400 to 599, or a name in the documentation")),
             },
         })
     }
@@ -112,7 +112,7 @@ impl FromStr for Fault {
         };
         for word in words {
             let (key, value) = word.split_once('=').ok_or_else(|| format!("{word} is not KEY=VALUE"))?;
-            let number = || value.parse::<u64>().map_err(|_| format!("{key}={value}: give a number"));
+            let number = || value.parse::<u64>().map_err(|_| format!("{key}={value}: expected a number"));
             match key {
                 "every" => fault.every = number()?,
                 "after" => fault.after = number()?,
@@ -121,7 +121,11 @@ impl FromStr for Fault {
                 "method" => fault.method = Some(value.to_owned()),
                 "path" => fault.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?),
                 "fields" => fault.fields = value.split(',').map(str::to_owned).collect(),
-                _ => return Err(format!("{key} is not known: every, after, times, service, method, path or fields")),
+                _ => {
+                    return Err(format!(
+                        "unknown key {key}: expected every, after, times, service, method, path or fields"
+                    ));
+                }
             }
         }
         Ok(fault)

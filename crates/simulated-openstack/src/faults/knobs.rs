@@ -8,7 +8,7 @@ use crate::faults::fault::Fault;
 use crate::faults::latency::Latency;
 
 /// Every knob is a flag of the command line (`--boot-time-s 2`) and a key of `PUT /sim/knobs` (`{"boot_time_s": 2}`).
-/// Counts that say "every" are exact: 5 means the fifth, the tenth and so on; 0 means never. A limit of -1 is none.
+/// Knobs that say "every" are exact: 5 is the fifth, the tenth and so on; 0 is never. A limit of -1 means no limit.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Knobs {
@@ -60,10 +60,10 @@ pub struct Knobs {
     #[arg(long, default_value_t = 500, value_name = "N", allow_negative_numbers = true)]
     pub quota_ports: i64,
 
-    /// Every n-th server ends in ERROR instead of ACTIVE …
+    /// Every n-th server ends in ERROR instead of ACTIVE.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub boot_fails_every: u64,
-    /// … with this fault.
+    /// Fault of the servers that fail because of boot_fails_every.
     #[arg(long, default_value = "No valid host was found. There are not enough hosts available.", value_name = "TEXT")]
     pub boot_failure: String,
     /// Every n-th server stays in BUILD.
@@ -72,28 +72,28 @@ pub struct Knobs {
     /// Every n-th deletion of a server never ends.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub delete_sticks_every: u64,
-    /// Every n-th server disappears without a deletion …
+    /// Every n-th server disappears without a deletion.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub vanish_every: u64,
-    /// … so many seconds after its creation.
+    /// Seconds from the creation of such a server until it disappears.
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     pub vanish_after_s: f64,
     /// The port of every n-th server leaks, DOWN, when the server is deleted.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub port_stays_every: u64,
-    /// Lists of servers show the cloud as it was so many seconds ago.
+    /// Lists of servers show the cloud as it was this many seconds ago.
     #[arg(long, default_value_t = 0.0, value_name = "S")]
     pub stale_lists_s: f64,
     /// Maximum number of entries on a page of a list.
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub page_size: u64,
-    /// The connection of an upload breaks after so many bytes of its image; 0 means never.
+    /// The connection of an upload breaks after this many bytes of its image; 0 means never.
     #[arg(long, default_value_t = 0, value_name = "BYTES")]
     pub uploads_break_at: u64,
     /// Duration of the fault `hang`.
     #[arg(long, default_value_t = 600.0, value_name = "S")]
     pub hang_s: f64,
-    /// A fault of calls: a kind and what it is limited to, as in `503 every=5 method=POST path=/servers$`; may be given
+    /// A fault of calls: its kind and its limits, as in `503 every=5 method=POST path=/servers$`; may be given
     /// several times.
     #[arg(long = "fault", value_name = "FAULT")]
     pub faults: Vec<Fault>,
@@ -102,7 +102,7 @@ pub struct Knobs {
 impl Knobs {
     /// These knobs with some of them changed.
     pub fn updated(&self, change: Value) -> Result<Self, String> {
-        let Value::Object(change) = change else { return Err("the knobs are a JSON object".to_owned()) };
+        let Value::Object(change) = change else { return Err("the knobs must be a JSON object".to_owned()) };
         let mut all = serde_json::to_value(self).expect("knobs are plain data");
         for (knob, value) in change {
             all[knob] = value;
@@ -110,19 +110,19 @@ impl Knobs {
         let knobs: Self = serde_json::from_value(all).map_err(|error| error.to_string())?;
         let times = [knobs.boot_time_s, knobs.delete_time_s, knobs.token_lifetime_s, knobs.vanish_after_s];
         if times.iter().chain([&knobs.stale_lists_s, &knobs.hang_s]).any(|time| !(0.0..1e9).contains(time)) {
-            return Err("a time is a number of seconds, not negative".to_owned());
+            return Err("a time must be a number of seconds, 0 or more and less than 1e9".to_owned());
         }
         if knobs.zones.is_empty() {
-            return Err("there is at least one availability zone".to_owned());
+            return Err("at least one availability zone is required".to_owned());
         }
         if knobs.page_size == 0 || !(400..500).contains(&knobs.throttle_status) {
-            return Err("page_size begins at 1, throttle_status is 4xx".to_owned());
+            return Err("page_size must be 1 or more, throttle_status must be 4xx".to_owned());
         }
         Ok(knobs)
     }
 }
 
-/// Whether the n-th of something (counted from 1) is hit by a knob that says "every".
+/// Whether a knob that says "every" hits the n-th operation, counted from 1.
 pub fn is_nth(every: u64, number: u64) -> bool {
     every > 0 && number.is_multiple_of(every)
 }

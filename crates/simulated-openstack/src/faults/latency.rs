@@ -45,7 +45,7 @@ impl FromStr for Latency {
             let number = |text: &str| text.trim().parse::<u64>().ok().filter(|number| *number < 1_000_000_000);
             match (number(low), number(high)) {
                 (Some(low), Some(high)) if low <= high => latency.0.insert(service, (low, high)),
-                _ => return Err(format!("{range} is no latency: give milliseconds (20) or a range of them (20-50)")),
+                _ => return Err(format!("{range} is not a latency: expected milliseconds (20) or a range (20-50)")),
             };
         }
         Ok(latency)

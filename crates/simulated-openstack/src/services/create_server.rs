@@ -1,4 +1,4 @@
-//! `POST /servers`: Nova's checks, in its order and with its messages, and the creation of a server.
+//! `POST /servers`: Nova's checks in Nova's order and with Nova's messages, and the creation of servers.
 
 use serde_json::{Map, Value, json};
 
@@ -36,7 +36,7 @@ const SERVER_KEYS: [&str; 24] = [
     "hostname",
 ];
 
-/// From here on `networks` is required, and may be `auto` or `none`.
+/// From this microversion on, `networks` is required, and may be `auto` or `none`.
 const NETWORKS_REQUIRED: u32 = 37;
 
 /// One resource of the quota that servers use.

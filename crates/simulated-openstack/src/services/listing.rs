@@ -25,7 +25,8 @@ pub fn page(call: &Call, mut items: Vec<Value>, max_size: u64) -> Result<Page, S
         items.drain(..=index);
     }
     let limit = limit(call, max_size);
-    // A full page has a next page if the call or the cloud limits it, even if the next page is empty.
+    // With `limit` in the call, a full page has a next page, which may be empty. Otherwise it has one only if items
+    // remain.
     let full = items.len() >= limit && limit > 0 && (call.parameter("limit").is_some() || items.len() > limit);
     items.truncate(limit);
     let next = if full { items.last().and_then(|last| last["id"].as_str()).map(str::to_owned) } else { None };
@@ -97,7 +98,7 @@ impl Filter {
 }
 
 impl Cloud {
-    /// Newest first, as Nova sorts them.
+    /// Lists servers, the newest first, as Nova does.
     pub fn list_servers(&mut self, call: &Call) -> Response {
         let filter = match Filter::from_call(call) {
             Ok(filter) => filter,

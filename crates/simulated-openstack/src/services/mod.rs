@@ -1,4 +1,4 @@
-//! The API of each service, with its checks in its order and with its messages.
+//! The API of each service, with the checks of the real service in the same order and with the same messages.
 
 pub mod compute;
 pub mod create_server;

@@ -12,7 +12,7 @@ use crate::services::server::Server;
 pub struct Port {
     pub network: usize,
     pub server: u64,
-    /// Its index among the addresses of the network.
+    /// The host part of its addresses.
     host: u16,
     zone: String,
     pub active: bool,

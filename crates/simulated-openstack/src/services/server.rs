@@ -87,7 +87,7 @@ pub struct VolumeOrder {
 /// The microversions that add fields to a server.
 const SHAPE_MICROVERSIONS: [u32; 7] = [9, 19, 26, 47, 63, 73, 90];
 
-/// Equal for microversions with the same fields.
+/// Number of a server's JSON format; equal for microversions with the same fields.
 pub fn shape(minor: u32) -> usize {
     SHAPE_MICROVERSIONS.iter().filter(|since| minor >= **since).count()
 }
@@ -142,7 +142,7 @@ impl Server {
         self.enter(now, Stage { status: Status::Error, deleting: false });
     }
 
-    /// A knob of the server: a metadata value in seconds, which the flavor may provide.
+    /// A metadata value in seconds, which replaces a knob for this server.
     pub fn seconds(&self, key: &str) -> Option<f64> {
         seconds(self.metadata.get(key)?.as_str()?)
     }
@@ -155,7 +155,7 @@ impl Server {
     }
 }
 
-/// Seconds of a metadata value; `None` if it is no valid duration.
+/// Seconds of a metadata value; `None` if it is not a valid duration.
 pub fn seconds(text: &str) -> Option<f64> {
     text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0 && *seconds < Duration::from_secs(1 << 30).as_secs_f64())
 }

@@ -10,7 +10,7 @@ use crate::services::server::VolumeOrder;
 
 pub struct Volume {
     size_gb: i64,
-    /// The server it is attached to.
+    /// The server that the volume is attached to.
     pub server: Option<u64>,
     created: SimTime,
 }
@@ -21,7 +21,7 @@ pub fn id_of(number: u64) -> String {
 
 impl Cloud {
     pub fn volume(&mut self, call: &Call, body: &[u8]) -> Response {
-        // The project id follows the version; its value is not checked.
+        // The project id after the version may be missing.
         let parts = call.below_version();
         let rest = match &parts[..] {
             [project, rest @ ..] if *project == PROJECT_ID => rest,

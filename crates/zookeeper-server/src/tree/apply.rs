@@ -9,7 +9,7 @@ use super::path::{self, split, validate};
 use super::{Acl, Applied, DATA_LIMIT, DirtyKey, Failure, Record, Session, Tree, Write, WriteResult, Znode};
 use crate::types::{CreateMode, EventKind};
 
-/// A transaction in progress: its stamps, how to roll it back, and its effects.
+/// A transaction in progress: its stamps, the steps that roll it back, and its effects.
 struct Transaction {
     zxid: i64,
     session: i64,
@@ -71,7 +71,7 @@ impl Tree {
         self.end(transaction, Ok(WriteResult::Multi(Vec::new())))
     }
 
-    /// A resumed session may ask for another timeout. Takes no transaction id.
+    /// Sets the timeout that a resumed session requests. Takes no transaction id.
     pub fn set_timeout(&mut self, id: i64, timeout_ms: i32) -> Option<DirtyKey> {
         let session = self.sessions.get_mut(&id).filter(|session| session.timeout_ms != timeout_ms)?;
         session.timeout_ms = timeout_ms;

@@ -87,7 +87,7 @@ pub enum DirtyKey {
     Session(i64),
 }
 
-/// Why ZooKeeper would refuse a request.
+/// Reason for which ZooKeeper refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     #[error("no such znode")]
@@ -134,7 +134,7 @@ impl From<Failure> for ZkError {
 /// The watches that a client sets again after a reconnect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchList {
-    /// The newest transaction the client has seen: what changed later fires at once.
+    /// Newest transaction that the client has observed. Watches on znodes that changed later fire at once.
     pub last_zxid_seen: i64,
     pub data: Vec<String>,
     /// Data watches on znodes that did not exist.
@@ -181,7 +181,7 @@ impl Tree {
         Ok((znode.record.data.clone(), znode.stat()))
     }
 
-    /// The only read that refuses an invalid path instead of not finding it.
+    /// Unlike the other reads, this one refuses an invalid path instead of reporting a missing znode.
     pub fn stat(&self, path: &str) -> Result<Stat, Failure> {
         if path.contains('\0') {
             return Err(Failure::BadArguments(format!("path {path:?}: has the character U+0000")));

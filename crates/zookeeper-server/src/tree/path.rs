@@ -2,8 +2,8 @@
 
 use super::Failure;
 
-/// Checks a path by ZooKeeper's rules. They are stated in UTF-16 units there: everything outside the basic plane and
-/// the private use area is refused, since those are (or look like) surrogates.
+/// Checks a path by ZooKeeper's rules, which are stated in UTF-16 units. Characters outside the basic plane and those
+/// of the private use area are refused: in UTF-16 they are surrogates or belong to the same refused range.
 pub fn validate(path: &str) -> Result<(), Failure> {
     let refuse = |reason: &str| Err(Failure::BadArguments(format!("path {path:?}: {reason}")));
     if path.is_empty() {
@@ -54,7 +54,7 @@ pub fn split(path: &str) -> Result<(&str, &str), Failure> {
     path.rsplit_once('/').ok_or_else(|| Failure::BadArguments(format!("path {path:?}: has no slash")))
 }
 
-/// The key of a path in the tree: the empty text is the root too.
+/// The key of a path in the tree. The empty text is another path of the root.
 pub fn key(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }

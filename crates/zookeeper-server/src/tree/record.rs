@@ -40,7 +40,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// ZooKeeper's `cversion` counts creations and deletions, and is derived from the creations.
+    /// ZooKeeper's `cversion` counts creations and deletions. It is derived from the creations and the present
+    /// children.
     pub(super) fn stat(&self, children: usize) -> Stat {
         let children = i32::try_from(children).unwrap_or(i32::MAX);
         Stat {

@@ -180,7 +180,7 @@ fn a_transaction_that_fails_names_the_operation_and_leaves_no_trace() {
 }
 
 #[test]
-fn closing_a_session_removes_its_ephemerals_and_watches_in_one_transaction() {
+fn closing_a_session_removes_ephemerals_and_watches_in_one_step() {
     let mut tree = tree();
     make(&mut tree, "/a");
     must(&mut tree, create("/a/one", CreateMode::Ephemeral));

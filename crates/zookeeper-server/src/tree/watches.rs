@@ -1,4 +1,4 @@
-//! One-shot and persistent watches per session, and which sessions receive an event.
+//! One-shot and persistent watches per session, and the choice of the sessions that receive an event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub enum WatchKind {
     Recursive,
 }
 
-/// Which watches to remove or to find.
+/// Selection of the watches to remove or to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchFilter {
     Only(WatchKind),
@@ -74,7 +74,7 @@ impl Watches {
             .is_some_and(|set| set.iter().any(|&(kind, owner)| owner == session && filter.admits(kind)))
     }
 
-    /// Returns whether there was a watch to remove.
+    /// Removes the selected watches; returns whether there were any.
     pub fn remove(&mut self, session: i64, path: &str, filter: WatchFilter) -> bool {
         let found: Vec<WatchKind> = self
             .by_path

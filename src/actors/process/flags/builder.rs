@@ -23,7 +23,7 @@ pub struct BuilderFlags {
     /// create small files instead of images
     #[arg(long)]
     pub fake: bool,
-    /// seconds before an image whose build has failed is built again
+    /// seconds before a failed build is retried
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     pub build_interval: Seconds,
     /// seconds between checks whether a running build is still needed

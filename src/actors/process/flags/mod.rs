@@ -25,7 +25,7 @@ pub struct CommonFlags {
     /// path to log config file
     #[arg(short = 'l', value_name = "LOGCONFIG")]
     pub log_config: Option<String>,
-    /// lines of the log as text or json
+    /// format of log lines: text or json
     #[arg(long, value_name = "FORMAT", value_parser = line_format, default_value = "text")]
     pub log_format: LineFormat,
     /// do not run as a daemon, with debug logging
@@ -77,7 +77,7 @@ pub fn seconds(text: &str) -> Result<Seconds, String> {
     }
 }
 
-/// As `seconds`, or 0 for never.
+/// A duration as in `seconds`, or 0 for never.
 pub fn seconds_or_none(text: &str) -> Result<Seconds, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(Seconds::ZERO),
@@ -97,6 +97,6 @@ pub fn line_format(text: &str) -> Result<LineFormat, String> {
 /// Absolute path with `~` expanded, because the working directory of a daemon is `/`.
 pub fn absolute(path: &str) -> PathBuf {
     let expanded = tilde::expand_tilde(path);
-    // Fails without a current directory; opening the path then reports an error.
+    // This fails only without a current directory; opening the path then reports an error.
     std::path::absolute(&expanded).unwrap_or(expanded)
 }

@@ -82,7 +82,7 @@ impl Tracer {
     }
 }
 
-/// The error is a text for the log.
+/// Exporter of spans as the environment variables configure it. The error is a text for the log.
 fn exporter(runtime: &Handle, timeout: Duration) -> Result<SpanExporter, String> {
     let mut builder = reqwest::Client::builder().timeout(timeout);
     if let Some((path, pem)) = file_named("CERTIFICATE")? {
@@ -119,7 +119,8 @@ fn with_causes(error: &reqwest::Error) -> String {
     causes.join(": ")
 }
 
-/// Checked here, because the exporter would quote an invalid URL, which may contain a password.
+/// Whether an endpoint is a valid URL. This is checked here, because the exporter would quote an invalid URL, which may
+/// contain a password.
 fn is_address(endpoint: &str) -> bool {
     let has_host = reqwest::Url::parse(endpoint).is_ok_and(|url| url.has_host());
     has_host && HttpRequest::builder().uri(endpoint).body(()).is_ok()
@@ -197,12 +198,13 @@ struct Launch {
 }
 
 impl Traces {
-    /// A copy for a later call with the result; `None` without trace export.
+    /// A copy of the record for a later call with the result; `None` without trace export.
     pub fn clone_if_traced(&self, record: &NodeRequest) -> Option<NodeRequest> {
         self.pipeline.as_ref().map(|_| record.clone())
     }
 
-    /// The span starts at the creation of the request, so that a trace shows how long it waited.
+    /// Starts the span of a request, at the creation time of the request, so that a trace shows how long the request
+    /// waited.
     pub fn request_accepted(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) {
         let Some(span) = self.begin_request(id, record, pool) else { return };
         self.requests.insert(id.clone(), span);

@@ -42,7 +42,7 @@ async fn with_timeout<T>(call: impl Future<Output = Result<T, CloudError>>, limi
     }
 }
 
-/// Deletes an instance, and waits until it does not exist.
+/// Deletes an instance, and waits until it no longer exists.
 pub async fn delete(section: &Arc<ProviderConfig>, id: ExternalId) -> anyhow::Result<()> {
     let provider = open(section).await?;
     match timeout(DELETION_TIMEOUT, provider.run(Job::Delete(id.clone()))).await {
@@ -158,7 +158,7 @@ pub async fn alien_list(
             output.note(format_args!("the cloud of provider {name} is in the memory of its launcher"))?;
             continue;
         }
-        // As in the list of alien images: a cloud that does not respond hides no other.
+        // A cloud that does not respond does not hide the other clouds, as in the list of alien images.
         let (candidates, unused) = match find_aliens(zk, section).await {
             Ok(found) => found,
             Err(error) => {
@@ -233,12 +233,12 @@ async fn leak_candidates(
     let Outcome::Listed(inventory) = with_timeout(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
         return Err(anyhow!("the driver does not list instances"));
     };
-    // After the listing: the record of every listed instance was written before.
+    // The nodes are read after the listing, because the record of every listed instance was written before the listing.
     zk.sync(nodepool_zk::paths::NODES).await.context("cannot read nodes")?;
     let scan = scan::nodes(zk).await?;
     let mut nodes: BTreeMap<NodeId, Arc<Node>> =
         scan.found.into_iter().map(|entry| (entry.id, entry.stored.record)).collect();
-    // A record that cannot be read exists.
+    // A record that cannot be read still counts as a node.
     for unreadable in &scan.unreadable {
         if let Some(id) = unreadable.path.rsplit('/').next() {
             let placeholder = Node::new(nodepool_model::records::node::NodeState::Init, Default::default());

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::output::Output;
 
-/// In addition to the time of a profile.
+/// Timeout of the request, in addition to the time of a profile.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Duration>) -> anyhow::Result<()> {
@@ -36,7 +36,8 @@ pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Dura
     Ok(output.outcome(document)?)
 }
 
-/// The loopback address, or the only address that the launcher listens on: it allows dumps from this machine.
+/// URL of the dump: the loopback address, or the only address that the launcher listens on. The launcher allows dumps
+/// from its own machine.
 fn address(config: &Config, profile: Option<Duration>) -> String {
     let listening = config.webapp.listen_address.trim_matches(['[', ']']);
     let host = match listening.parse::<IpAddr>() {

@@ -68,7 +68,7 @@ pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &
             Ok(Deletion::ProviderUndefined(format!("Provider {provider} for node {id} not defined on this launcher")))
         }
         Deleter::OtherProcess(reason) => {
-            Err(anyhow!("cannot delete node {id} here: {reason}; delete it without --now, so that its launcher does"))
+            Err(anyhow!("cannot delete node {id} here: {reason}; without --now, its launcher deletes it"))
         }
     };
     match &done {
@@ -95,7 +95,7 @@ enum Deletion {
     ProviderUndefined(String),
 }
 
-/// How the nodes of a provider are deleted.
+/// Method of deleting the nodes of a provider.
 enum Deleter {
     Locally,
     /// The instance is deleted first.
@@ -189,7 +189,7 @@ async fn write_state(
     bail!("{path} keeps changing: another client ignores its lock")
 }
 
-/// Marks the node as deleted and removes it with its lock, in one transaction. The last state is never visible, but the
+/// Marks the node as `deleting` and removes it with its lock, in one transaction. That state is never visible, but the
 /// version check of its write proves that the removed record is the one that the decision was based on.
 async fn remove(zk: &dyn Connection, id: &NodeId, lock: &Lock) -> anyhow::Result<()> {
     let path = paths::node(id);
@@ -207,7 +207,7 @@ async fn remove(zk: &dyn Connection, id: &NodeId, lock: &Lock) -> anyhow::Result
     bail!("{path} keeps changing: another client ignores its lock")
 }
 
-/// Locks a node and reads it. `None` if there is no such node, which is reported.
+/// Locks a node and reads it. `None` if the node does not exist, which is reported.
 async fn find_and_lock(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<Option<(NodeEntry, Lock)>> {
     // Locking first would recreate the znode of a deleted node.
     if !is_path_element(id.as_str()) || read(zk.as_ref(), id).await?.is_none() {

@@ -19,7 +19,7 @@ use crate::output::Output;
 /// Timeout for a launcher's reply, which is short; a slow launcher is reported.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A hundred times the reply of a busy launcher.
+/// Maximum size of a reply: a hundred times the reply of a busy launcher.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
@@ -86,7 +86,7 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
     Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, unanswered })
 }
 
-/// Web addresses with their hosts, and launchers that have none.
+/// Web addresses with their hosts, and launchers without a web address, with the reason.
 type LauncherAddresses = (BTreeMap<String, String>, Vec<(String, String)>);
 
 /// The first version whose launchers report verdicts.

@@ -18,18 +18,19 @@ pub struct CloudCatalog {
     /// Sorted by ram, then by name.
     flavors: Vec<Flavor>,
     by_id: HashMap<String, usize>,
-    /// The id of each cloud image that labels name, or why it has none.
+    /// The id of each cloud image that labels name, or the reason why it has none.
     pub images: BTreeMap<String, Result<String, String>>,
     networks: Networks,
     pub zones: Vec<String>,
     /// Labels whose servers have had a floating address. Only a running server shows whether it needs one.
     pub floating_ip_labels: BTreeSet<(PoolName, LabelName)>,
-    /// Why the pools that respect the cloud's limits are unavailable.
+    /// Reason why the pools that respect the cloud's limits are unavailable.
     pub limits_unavailable: Option<Unavailable>,
     pub fallback: FallbackData,
 }
 
-/// Results of earlier refreshes, used when the cloud does not respond to a query. `None`: it has never responded.
+/// Results of earlier refreshes, used when the cloud does not respond to a query. `None`: the cloud has never responded
+/// to this query.
 #[derive(Clone, Debug, Default)]
 pub struct FallbackData {
     pub subnets: Option<Vec<Subnet>>,
@@ -108,8 +109,8 @@ impl CloudCatalog {
         self.by_id.get(id).map(|index| &self.flavors[*index])
     }
 
-    /// With `min-ram` the smallest flavor with at least so much whose name contains `flavor-name`; without, the flavor
-    /// of exactly that name or id.
+    /// The flavor of a label. With `min-ram`, it is the smallest flavor that has at least this ram and whose name
+    /// contains `flavor-name`. Without `min-ram`, it is the flavor with exactly this name or id.
     pub fn flavor(&self, spec: &ServerSpec) -> Result<&Flavor, Unavailable> {
         let name = spec.flavor.as_deref().unwrap_or_default();
         let found = match spec.min_ram {
@@ -142,7 +143,7 @@ impl CloudCatalog {
         }
     }
 
-    /// The ids of a label's networks, in its order.
+    /// The ids of a label's networks, in the order of the configuration.
     pub fn network_ids(&self, spec: &ServerSpec) -> Result<Vec<&str>, Unavailable> {
         let id = |name: &String| {
             let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name);
@@ -157,7 +158,8 @@ impl CloudCatalog {
         self.default_interface().map(|network| network.id.as_str())
     }
 
-    /// Its name, which is Nova's key for its addresses. Without Neutron, the configured value is used.
+    /// The name of the default network, which is Nova's key for the addresses on it. If the network is unknown, as
+    /// without Neutron, the configured value is used.
     pub fn default_network_name(&self) -> Option<&str> {
         let written = self.networks.default_interface.as_deref()?;
         Some(self.default_interface().map_or(written, |network| network.name.as_str()))
@@ -203,7 +205,7 @@ impl CloudCatalog {
         others.iter().map(|(name, amount)| (name.to_owned(), amount.max(0.0))).collect()
     }
 
-    /// Resources of one server of a label, or why it cannot be launched.
+    /// Resources of one server of a label, or the reason why it cannot be launched.
     pub fn need(&self, pool: &PoolName, spec: &ServerSpec) -> Result<Resources, Unavailable> {
         let flavor = self.flavor(spec)?;
         self.network_ids(spec)?;
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floating_ip_source_is_the_nat_source_else_the_external_network_else_a_routers_gateway() {
+    fn the_floating_ip_source_is_nat_source_external_network_or_gateway() {
         let gateway = |up: bool| {
             let up = json!({"admin_state_up": up, "external_gateway_info": {"network_id": "9"}});
             json!([{"admin_state_up": true, "external_gateway_info": null}, up])
@@ -335,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn the_floating_ip_source_is_unknown_while_the_routers_that_determine_it_are() {
+    fn the_floating_ip_source_is_unknown_while_its_routers_are() {
         assert_eq!(networks("", json!([]), None).floating_ip_source, FloatingIpSource::Unknown);
         assert_eq!(networks("", outside(), None).floating_ip_source, from("3"));
         assert_eq!(networks("floating_ip_source: None", json!([]), None).floating_ip_source, FloatingIpSource::Absent);
     }
 
     #[test]
-    fn floating_addresses_lead_to_the_nat_destination_else_to_networks_of_our_own_with_a_gateway() {
+    fn floating_ips_lead_to_nat_destination_or_own_networks_with_gateway() {
         let destinations = |keys: &str| networks(keys, outside(), None).floating_ip_destinations;
         assert_eq!(destinations(""), Some(set(&["1"])));
         for named in ["b", "'2'"] {
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_network_is_found_by_name_and_by_id_and_an_unknown_one_keeps_its_configured_name() {
+    fn the_default_network_is_found_by_name_or_id_or_keeps_its_name() {
         let default = |keys: &str| {
             let catalog = CloudCatalog::default().with_networks(networks(keys, json!([]), None));
             (catalog.default_network().map(str::to_owned), catalog.default_network_name().map(str::to_owned))

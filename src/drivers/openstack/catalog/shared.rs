@@ -32,8 +32,8 @@ struct ProviderCache {
     previously_unused: HashMap<&'static str, HashSet<String>>,
     /// Floating addresses by server: those that Nova listed, and those that we created since.
     floating_ips: HashMap<String, Vec<String>>,
-    /// Names of servers whose creation was rejected, perhaps because the catalog is outdated, and the uploads to boot
-    /// from. Cleared when the catalog is replaced.
+    /// Servers whose creation was rejected, perhaps because the catalog is outdated: their names, and the uploads that
+    /// they would boot from. Cleared when the catalog is replaced.
     refused_servers: HashMap<String, Option<ExternalId>>,
     /// Ports by server for which a floating address was requested, until it is confirmed.
     pending_floating_ips: HashMap<String, String>,
@@ -85,7 +85,7 @@ impl ProviderContext {
         cache.refused_servers.clear();
     }
 
-    /// The cloud rejected a creation as invalid: the catalog may be outdated.
+    /// Called when the cloud has rejected a creation as invalid: the catalog may be outdated.
     pub fn record_refused_server(&self, order: &LaunchOrder) {
         self.cache().refused_servers.insert(order.hostname.clone(), order.image.clone());
     }
@@ -126,7 +126,7 @@ impl ProviderContext {
         self.cache().servers.insert(id.to_owned());
     }
 
-    /// Called before the request is sent: the response may be lost, or the job may have been cancelled by then.
+    /// Called before the request is sent: the response may be lost, or the job may be cancelled before it arrives.
     pub fn record_floating_ip_request(&self, server: &str, port: &str) {
         self.cache().pending_floating_ips.insert(server.to_owned(), port.to_owned());
     }

@@ -12,7 +12,7 @@ use crate::openstack::calls::{self, CallKind};
 /// A response: its status, further header lines, its body.
 struct ScriptedReply(u16, &'static str, String);
 
-/// Instead of a status: the cloud sends no response.
+/// Used as a status: the cloud sends no response.
 const NO_RESPONSE: u16 = 0;
 
 /// Replaces the usual reply to a call such as `GET /compute/`.
@@ -154,7 +154,7 @@ async fn a_creation_that_a_busy_gateway_rejects_may_have_worked() {
     assert!(failure.may_have_worked && matches!(failure.error, CloudError::Failed { .. }), "{failure:?}");
 }
 
-/// Waits in real time until so many calls with this prefix were received; then resumes virtual time.
+/// Waits in real time until this many calls with this prefix were received; then switches to virtual time.
 async fn wait_until_received(cloud: &ScriptedCloud, call: &str, times: usize) {
     while cloud.count(call) < times {
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,5 @@
-//! Deletes a server: first its floating addresses, then the server itself; ends when the server no longer exists.
+//! Deletion of a server: first its floating addresses, then the server itself. The job ends when the server no longer
+//! exists.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 
-/// If so many listings after the deletion show a server in state ERROR, the deletion has failed.
+/// The deletion has failed if this many consecutive listings show the server in state ERROR.
 const MAX_ERROR_LISTINGS: u32 = 3;
 
 pub struct DeleteServer {
@@ -33,7 +34,7 @@ enum Step {
     FindingFloatingIps,
     DeletingFloatingIp,
     Deleting,
-    /// The number of listings that showed the server in state ERROR.
+    /// The number of consecutive listings that showed the server in state ERROR.
     AwaitingDeletion(u32),
     Finished,
 }

@@ -16,12 +16,12 @@ use nodepool_model::config::upload_config::Progress;
 
 /// Bytes per chunk.
 const CHUNK_SIZE: usize = 256 * 1024;
-/// A transfer without progress for so long has stalled.
+/// A transfer without progress for this long has stalled.
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for the cloud to store the content after the last byte.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Replaces the timeout of other requests.
+/// Timeout of the whole request, instead of the timeout of other requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 7);
 
 /// A range of a file, usually the whole file.

@@ -1,8 +1,8 @@
-//! Uploads an image to a cloud that requires import tasks (`image_api_use_tasks`): the content is stored as an object,
-//! and a task of Glance creates an image from it.
+//! Upload of an image to a cloud that requires import tasks (`image_api_use_tasks`): the content is stored as an
+//! object, and a task of Glance creates an image from it.
 //!
-//! Like openstacksdk: container `images`, an object named like the image that expires after a day, properties
-//! afterwards.
+//! As in openstacksdk, the object is in the container `images`, is named like the image and expires after a day. The
+//! properties are set after the import.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
 const CONTAINER: &str = "images";
-/// Object stores accept at most five gigabytes per object.
+/// Size of a segment of a large image: object stores accept at most five gigabytes per object.
 const SEGMENT_SIZE: u64 = 4 << 30;
 /// Interval between polls of a task; it grows.
 const MIN_POLL_INTERVAL_S: f64 = 1.0;
@@ -41,7 +41,7 @@ pub struct ImportImage {
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// Searches images of an earlier attempt.
+    /// Searches for images of an earlier attempt.
     SearchingExisting,
     DeletingExisting(Vec<String>),
     CreatingContainer,
@@ -87,8 +87,8 @@ impl ImportImage {
                 self.call(Step::SearchingExisting, calls::images_with(&self.order.marks, Seconds::ZERO))
             }
             (Step::Begin, Input::Start) => self.call(Step::CreatingContainer, calls::put_container(CONTAINER)),
-            // The task may convert the image, so its size and checksum may differ from the file's. No existing image is
-            // reused.
+            // No existing image is reused: the task may convert the image, so size and checksum may differ from the
+            // file's.
             (Step::SearchingExisting, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let images = answer.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
                 let ours =
@@ -109,9 +109,11 @@ impl ImportImage {
             (Step::AwaitingTask(task, waited), Input::Reply(Ok(Reply::Json(answer)))) => {
                 self.on_task_status(task, waited, &answer)
             }
-            // A failed poll does not mean that the import failed.
-            (Step::AwaitingTask(task, waited), Input::Reply(Err(error))) if waited < self.timeout.0 => match error {
-                CloudError::Failed { .. } | CloudError::Deadline => self.poll_task(task, waited),
+            (Step::AwaitingTask(task, waited), Input::Reply(Err(error))) => match error {
+                // A failed poll does not mean that the import failed.
+                CloudError::Failed { .. } | CloudError::Deadline if waited < self.timeout.0 => {
+                    self.poll_task(task, waited)
+                }
                 error => self.fail(error),
             },
             (Step::DeletingObjectAfterFailure(error), Input::Reply(_)) => Next::Failed(error),
@@ -119,6 +121,7 @@ impl ImportImage {
                 let call = self.delete_object_call();
                 self.call(Step::DeletingObject, call)
             }
+            (Step::SettingProperties, Input::Reply(Err(error))) => self.fail(error),
             // A failed deletion is ignored: the object expires.
             (Step::DeletingObject, Input::Reply(_)) => match &self.id {
                 Some(ExternalId::Text(id)) => {
@@ -206,7 +209,7 @@ impl ImportImage {
                     let call = calls::update_image(id, self.properties());
                     self.call(Step::SettingProperties, call)
                 }
-                None => Next::Failed(failed("the import task succeeded without an image".to_owned())),
+                None => self.fail(failed("the import task succeeded without an image".to_owned())),
             },
             "pending" | "processing" if waited < limit => self.poll_task(task, waited),
             "pending" | "processing" => {
@@ -288,5 +291,26 @@ mod tests {
         let segments = ["000000", "000001", "000002"].map(|number| format!("PUT images/debian-5/{number}"));
         assert_eq!(requests[..3], segments);
         assert_eq!(requests[3..], ["PUT images/debian-5", "POST tasks"]);
+    }
+
+    #[test]
+    fn the_object_is_deleted_after_each_failure_of_the_import() {
+        let success = |result: Value| Ok(Reply::Json(json!({"status": "success", "result": result})));
+        let cases: [(f64, Vec<Result<Reply, CloudError>>); 4] = [
+            (0.0, vec![Err(CloudError::Deadline)]),
+            (60.0, vec![Err(CloudError::NotFound)]),
+            (60.0, vec![success(json!({}))]),
+            (60.0, vec![success(json!({"image_id": "i"})), Err(CloudError::Deadline)]),
+        ];
+        for (timeout, replies) in cases {
+            let mut machine = ImportImage::new(order(4), Seconds(timeout), BTreeMap::new());
+            machine.step(Input::Start);
+            machine.step(Input::Reply(Ok(Reply::Nothing)));
+            machine.step(Input::Reply(Ok(Reply::Nothing)));
+            assert_eq!(path(&machine.step(Input::Reply(Ok(Reply::Json(json!({"id": "t"})))))), "GET tasks/t");
+            let last = replies.into_iter().map(|reply| machine.step(Input::Reply(reply))).last().unwrap();
+            assert!(matches!(machine.step, Step::DeletingObjectAfterFailure(_)), "{last:?}");
+            assert!(matches!(machine.step(Input::Reply(Ok(Reply::Nothing))), Next::Failed(_)));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Launches a server: creates it exactly once, waits for it, and creates a floating address if it needs one.
+//! Launch of a server: creates it exactly once, waits for it, and creates a floating address if it needs one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 use openstack_clouds::FloatingIps;
 
-/// Number of listings, a second apart, in which a server is searched whose creation may have worked. A slow cloud may
-/// create it late.
+/// Number of listings, one second apart, that are searched for a server whose creation may have worked. A slow cloud
+/// may create it late.
 const MAX_SEARCH_LISTINGS: u32 = 10;
-/// The same if a previous process requested it. That process' session has ended meanwhile, so less time is needed; leak
-/// detection finds a server that appears even later.
+/// The same if a previous process requested the server. Fewer listings suffice, because the session of that process has
+/// ended since its request. Leak detection finds a server that appears even later.
 const MAX_SEARCH_LISTINGS_AFTER_RESTART: u32 = 4;
-/// After so many listings without the server, the server itself is queried.
+/// After this many consecutive listings without the server, the server itself is queried.
 const MAX_MISSED_LISTINGS: u32 = 3;
-/// A rejected server is requested again after the next refresh, or without one after so many listings.
+/// A rejected server is requested again after the next refresh, or after this many listings without a refresh.
 const MAX_REFRESH_WAIT_LISTINGS: u32 = 30;
-/// The launch fails if a floating address is not active after so many polls.
+/// The launch fails if a floating address is not active after this many polls.
 const MAX_FLOATING_IP_CHECKS: u32 = 60;
 
 pub struct LaunchServer {
@@ -45,21 +45,21 @@ pub struct LaunchServer {
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// Waits for another refresh, for so many listings.
+    /// Waits for another refresh, for at most this many listings.
     AwaitingRefresh(u32),
     /// An earlier attempt may have created the server.
     FindingExisting,
     /// A previous process may have requested the server a moment ago; the number of remaining listings.
     AwaitingLateCreation(u32),
     Creating,
-    /// The response was lost; the error and the number of remaining listings.
+    /// The response to the creation was lost; the error and the number of remaining listings.
     SearchingAfterLostResponse(CloudError, u32),
-    /// The number of listings that lacked the server.
+    /// The number of consecutive listings that lacked the server.
     Booting(u32),
     CheckingServer,
     ListingPorts(Box<Instance>),
     CreatingFloatingIp(Box<Instance>, Port),
-    /// The floating address may exist although its response was lost.
+    /// The floating address may exist although the response to its creation was lost.
     FindingFloatingIp(Box<Instance>, CloudError),
     AwaitingFloatingIp(Box<Instance>, FloatingIp, u32),
     CheckingFloatingIp(Box<Instance>, FloatingIp, u32),
@@ -238,7 +238,7 @@ impl LaunchServer {
         found.map(|id| self.set_id(id)).is_some()
     }
 
-    /// Whether the metadata contains all ordered keys. It names the node, so no other server matches.
+    /// Whether the metadata contains all entries of the order. They name the node, so no other server matches.
     fn matches_order(&self, metadata: &BTreeMap<String, String>) -> bool {
         self.order.metadata.iter().all(|(key, value)| metadata.get(key) == Some(value))
     }

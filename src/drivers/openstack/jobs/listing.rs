@@ -1,4 +1,4 @@
-//! Listings: all servers, for state machines that observe theirs; server ids only; images.
+//! Listings of servers (shared by all state machines that observe a server), of server ids, and of images.
 
 use std::collections::HashMap;
 use std::sync::Arc;

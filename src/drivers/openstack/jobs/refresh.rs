@@ -1,4 +1,4 @@
-//! Refreshes the catalog of a cloud sequentially: services, flavors, networks, images, zones, limits, servers.
+//! Refresh of a cloud's catalog, one query at a time: services, flavors, networks, images, zones, limits, servers.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -269,7 +269,7 @@ impl RefreshProvider {
                     .extend(self.previous.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
                 self.results.unanswered.push("images");
             }
-            // The message of a rejected listing describes that listing, not the provider.
+            // `NotFound` describes the listing; for the provider it means that a service is missing.
             (_, CloudError::NotFound) => return Err(failed("the cloud has no such service".to_owned())),
             _ => return Err(error),
         }
@@ -393,7 +393,8 @@ const VOLUME_LIMITS: [(&str, &str); 2] = [("maxTotalVolumes", "volumes"), ("maxT
 
 /// A negative or missing limit means unlimited.
 fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudError> {
-    let absolute = answer.pointer("/limits/absolute").ok_or_else(|| failed("limits without `absolute`".to_owned()))?;
+    let absolute =
+        answer.pointer("/limits/absolute").ok_or_else(|| failed("the response has no `limits.absolute`".to_owned()))?;
     let mut limits = Resources::unlimited();
     for (key, name) in names {
         if let Some(limit) = absolute.get(*key).and_then(Value::as_f64).filter(|limit| *limit >= 0.0) {

@@ -1,4 +1,4 @@
-//! Deletes unused resources without metadata: ports that are down, and floating addresses without a port.
+//! Deletion of unused resources without metadata: ports that are down, and floating addresses without a port.
 //!
 //! A resource must have been unused in the previous listing as well, and the server of a port must no longer exist. If
 //! more of a kind are unused than the budget allows, none is deleted: other users of the project may own them.

@@ -1,4 +1,4 @@
-//! Uploads an image to Glance: creates the record, sends the content, and verifies the stored image.
+//! Upload of an image to Glance: creates the record, sends the content, and verifies the stored image.
 //!
 //! This job does not delete the image of a failed upload: the caller knows its id, and records whether the deletion
 //! worked.
@@ -20,14 +20,14 @@ use nodepool_model::config::upload_config::{MARKS, StoredImage, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
-/// A creation whose response was lost may take effect a little later.
+/// Delays before the searches for an image whose creation response was lost: the creation may take effect later.
 const SEARCH_DELAYS: [Seconds; 3] = [Seconds(1.0), Seconds(3.0), Seconds(6.0)];
 /// Interval between polls of an image that is being stored; it grows.
 const MIN_POLL_INTERVAL: Seconds = Seconds(1.0);
 const MAX_POLL_INTERVAL: Seconds = Seconds(10.0);
-/// Longest time from the last byte to an active image.
+/// Maximum time from the last byte to an active image.
 const STORE_TIMEOUT_S: f64 = 3600.0;
-/// Longest time of failing polls.
+/// Maximum time in which all polls fail.
 const POLL_FAILURE_TIMEOUT_S: f64 = 300.0;
 /// Glance's numeric properties.
 const NUMERIC_PROPERTIES: [&str; 2] = ["min_disk", "min_ram"];
@@ -44,8 +44,8 @@ pub struct UploadImage {
 #[derive(Debug)]
 enum Step {
     Begin,
-    /// Searches images of an earlier attempt. After a creation whose response was lost: that error and the number of
-    /// searches.
+    /// Searches for images of an earlier attempt, or for the image whose creation response was lost. The value is the
+    /// error of that creation and the number of searches.
     SearchingExisting(Option<(CloudError, usize)>),
     /// Images to delete, and the complete image to reuse afterwards, if there is one.
     DeletingExisting(VecDeque<String>, Option<String>),
@@ -133,7 +133,7 @@ impl UploadImage {
             Ok(images) => images,
             Err(error) => return Next::Failed(failed(error)),
         };
-        // A cloud that does not know these filters lists all images.
+        // A cloud that does not support these filters lists all images.
         let ours: Vec<(Value, StoredImage)> = images
             .into_iter()
             .filter_map(|image| stored_image(&image).map(|known| (image, known)))
@@ -208,7 +208,7 @@ impl UploadImage {
         }
     }
 
-    /// Whether status, size and checksum match, as far as the cloud reports them.
+    /// Checks status, size and checksum, as far as the cloud reports them.
     fn is_complete(&self, image: &Value) -> Result<(), String> {
         if image.get("status").and_then(Value::as_str) != Some("active") {
             return Err("the image is not active".to_owned());
@@ -272,8 +272,8 @@ fn id_of(image: &Value) -> Option<String> {
     image.get("id").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// An entry of Glance's listing. A snapshot of a server inherits our properties but belongs to a user, so it has no
-/// marks.
+/// An entry of Glance's listing. A snapshot of a server inherits our properties but belongs to a user, so its marks are
+/// ignored.
 pub fn stored_image(image: &Value) -> Option<StoredImage> {
     let is_snapshot = image.get("base_image_ref").is_some()
         || image.get("instance_uuid").is_some()

@@ -1,4 +1,4 @@
-//! Top-level diskimages: inheritance from parents, without abstract ones, with the secure file's variables merged in.
+//! Top-level diskimages that are not abstract, with inherited values and the variables of the secure file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(crate) fn resolve(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMa
     images
 }
 
-/// Adds the variables of a secure file. They are not inherited, because inheritance is resolved before.
+/// Adds the variables of a secure file. They are not inherited, because inheritance is resolved earlier.
 pub(crate) fn apply_secure(
     secure: Source<'_>,
     images: &mut BTreeMap<ImageName, DiskImage>,
@@ -68,7 +68,7 @@ fn lineage<'a>(
 ) -> Vec<&'a YamlNode> {
     let mut line = vec![section];
     let mut visited = BTreeSet::from([name.to_owned()]);
-    let mut current = section;
+    let (mut current, mut child) = (section, name.to_owned());
     while let Some(node) = current.get("parent").filter(|parent| parent.is_truthy()) {
         let Some(parent) = diagnostics.or_default(current.text("parent")) else { break };
         let Some(found) = sections.get(&parent) else {
@@ -77,7 +77,7 @@ fn lineage<'a>(
             diagnostics.missing_key(
                 node.at,
                 &parent,
-                format!("diskimage {name} has a parent that does not exist{suggestion}"),
+                format!("diskimage {child} has a parent that does not exist{suggestion}"),
             );
             break;
         };
@@ -87,7 +87,7 @@ fn lineage<'a>(
             break;
         }
         line.push(found);
-        current = found;
+        (current, child) = (found, parent);
     }
     line
 }
@@ -137,7 +137,7 @@ fn variables(section: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<(String, 
             Some(value) => variables.push((key.text, value)),
             None if node.is_null() => variables.push((key.text, String::new())),
             None => {
-                let help = format!("the variable {} is {}, and must be text", key.text, node.value.type_name());
+                let help = format!("the variable {} must be text, not {}", key.text, node.value.type_name());
                 diagnostics.error(node.at, "expected str for dictionary value", help);
             }
         }

@@ -46,7 +46,7 @@ pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, available_drivers: 
     Resolved { config: usable.map(Arc::new), diagnostics: problems }
 }
 
-/// The loader without the schema. The configuration is only meaningful if no error was found.
+/// Loads a configuration without the schema check. The result is meaningful only if no error was found.
 pub(crate) fn load(
     main: Source<'_>,
     secure: Option<Source<'_>>,
@@ -88,7 +88,7 @@ pub(crate) fn load(
     (Some(config), diagnostics)
 }
 
-/// Only three keys of a secure file have an effect; every other key causes a warning.
+/// Checks a secure file. Only three of its keys have an effect; every other key causes a warning.
 fn check_secure(root: &YamlNode, diagnostics: &mut Diagnostics) {
     const KNOWN: [&str; 3] = ["diskimages", "zookeeper-servers", "zookeeper-tls"];
     if !matches!(root.value, YamlValue::Map(_)) {
@@ -154,7 +154,7 @@ fn with_secure_file<T>(
     result
 }
 
-/// ZooKeeper counts milliseconds in 32 bits.
+/// Maximum session timeout: ZooKeeper counts milliseconds in 32 bits.
 const MAX_SESSION_TIMEOUT_S: f64 = 2_147_483.0;
 
 fn session_timeout(root: &YamlNode, diagnostics: &mut Diagnostics) -> Seconds {
@@ -227,7 +227,7 @@ fn tls(root: &YamlNode, diagnostics: &mut Diagnostics) -> Option<(TlsFiles, Host
         .map(|(file, _)| file)
         .collect();
     if !missing.is_empty() {
-        diagnostics.loader_error(section.at, TLS_INCOMPLETE, format!("without {}", missing.join(", ")));
+        diagnostics.loader_error(section.at, TLS_INCOMPLETE, format!("missing: {}", missing.join(", ")));
     }
     let host_names = match section.boolean("check-hostname") {
         Some(true) => HostNames::Checked,

@@ -74,7 +74,7 @@ fn driver_of(
     facts
 }
 
-/// Each provider that uploads an image adds its format, also while paused.
+/// Adds the provider's image format to each diskimage that it uploads, also while the upload is paused.
 fn add_formats(
     section: &YamlNode,
     facts: &DriverFacts,
@@ -142,7 +142,8 @@ fn provider(
     ProviderConfig { name: name.into(), driver: driver_name(&section), max_concurrency, pools, label_images, section }
 }
 
-/// A change of the image that a label boots replaces the provider, except for fields that only the builder uses.
+/// Records the image that a label boots, without fields that only the builder uses. A change of the rest replaces the
+/// provider.
 fn label_image(
     label: &YamlNode,
     context: &Context<'_>,
@@ -286,7 +287,7 @@ fn labels_of_static_node(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<
         YamlValue::Text(text) => text.split_whitespace().map(|name| (name.to_owned(), labels.at)).collect(),
         YamlValue::List(items) => items.iter().filter_map(|item| label_text(item, diagnostics)).collect(),
         other => {
-            let help = format!("labels are text or a list of texts, this is {}", other.type_name());
+            let help = format!("labels must be text or a list of texts, not {}", other.type_name());
             diagnostics.error(labels.at, "expected str for dictionary value @ data['labels']", help);
             Vec::new()
         }
@@ -296,13 +297,13 @@ fn labels_of_static_node(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<
 fn label_text(item: &YamlNode, diagnostics: &mut Diagnostics) -> Option<(String, Position)> {
     let name = item.scalar_text();
     if name.is_none() {
-        let help = format!("a label is text, this is {}", item.value.type_name());
+        let help = format!("a label must be text, not {}", item.value.type_name());
         diagnostics.loader_error(item.at, "expected str @ data['labels']", help);
     }
     name.map(|name| (name, item.at))
 }
 
-/// The section with the defaults that Nodepool 11 writes into it before it compares.
+/// The section with the defaults that Nodepool 11 writes into it before it compares sections.
 fn normalised(section: &YamlNode, facts: &DriverFacts) -> YamlNode {
     let mut section = section.clone();
     let driver = driver_name(&section);

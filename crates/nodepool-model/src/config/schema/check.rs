@@ -44,7 +44,7 @@ pub fn driver_schema(driver: &str) -> Option<&'static Section> {
 fn check_provider(index: usize, provider: &YamlNode, available_drivers: &[&str], problems: &mut Vec<Diagnostic>) {
     if !matches!(provider.value, YamlValue::Map(_)) {
         let path = format!("data['providers'][{index}]");
-        let help = format!("a provider is a mapping, this is {}", provider.value.type_name());
+        let help = format!("a provider must be a mapping, not {}", provider.value.type_name());
         problems.push(Diagnostic::error(provider.at, format!("expected a dictionary @ {path}")).path(path).help(help));
         return;
     }
@@ -96,7 +96,7 @@ impl Checker {
         self.report(node, &format!("expected {}", shape.name()), position, help);
     }
 
-    /// Checks one step further down the path.
+    /// Runs a check one step further down the path.
     fn descend(&mut self, step: String, work: impl FnOnce(&mut Self)) {
         self.path.push(step);
         work(self);
@@ -147,7 +147,7 @@ impl Checker {
         }
     }
 
-    /// An entry whose key is the operator's choice, as long as it is text.
+    /// Checks an entry whose key is the operator's choice; the key must be text.
     fn free_entry(&mut self, shape: &Shape, key: &YamlKey, node: &YamlNode) {
         if key.kind == KeyKind::Text {
             self.value(shape, node, ValuePosition::Value);

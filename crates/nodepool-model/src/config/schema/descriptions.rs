@@ -30,18 +30,18 @@ pub fn find(section: &str, key: &str) -> Option<&'static KeyDescription> {
 }
 
 const COMMON_KEYS: &[KeyDescription] = &[
-    describe("name", "", "Its name"),
-    describe("max-servers", "", "Nodes at once; 0 and less disable the pool"),
-    describe("max-cores", "", "Processor cores at once"),
-    describe("max-ram", "", "Memory at once, in MiB"),
-    describe("max-volumes", "", "Volumes at once"),
+    describe("name", "", "Name"),
+    describe("max-servers", "", "Maximum number of nodes; 0 or less disables the pool"),
+    describe("max-cores", "", "Maximum number of processor cores in use"),
+    describe("max-ram", "", "Maximum memory in use, in MiB"),
+    describe("max-volumes", "", "Maximum number of volumes"),
     describe("max-volume-gb", "", "Size of all volumes together, in GB"),
     describe("node-attributes", "", "Copied to each node, for Zuul"),
-    describe("connection-type", "\"ssh\"", "How Ansible connects to the nodes; passed to Zuul"),
+    describe("connection-type", "\"ssh\"", "Ansible's connection type for the nodes; passed to Zuul"),
     describe("connection-port", "22", "Port of the nodes for this connection; 5986 with winrm"),
     describe("python-path", "\"auto\"", "Python interpreter on the nodes; passed to Ansible"),
     describe("shell-type", "", "Shell of the nodes; passed to Ansible"),
-    describe("boot-timeout", "60", "Seconds for a running server to send its host keys"),
+    describe("boot-timeout", "60", "Maximum seconds until a running server sends its host keys"),
     describe(
         "launch-timeout",
         "3600",
@@ -90,7 +90,7 @@ const SECTION_KEYS: &[(&[&str], &[KeyDescription])] = &[
         &["a tenant's limits"],
         &[
             describe("tenant-name", "", "The tenant's name in Zuul"),
-            describe("max-servers", "", "Nodes of the tenant at once, over all providers and launchers"),
+            describe("max-servers", "", "Maximum number of the tenant's nodes, over all providers and launchers"),
         ],
     ),
     (PROVIDERS, PROVIDER),
@@ -120,7 +120,7 @@ const TOP_LEVEL: &[KeyDescription] = &[
     describe("images-dir", "", "Directory of the builder's images; must not contain spaces"),
     describe("build-log-dir", "\"/var/log/nodepool/builds\"", "Directory of the logs of image builds"),
     describe("build-log-retention", "7", "Logs kept for each image; negative keeps all"),
-    describe("zookeeper-servers", "", "The ZooKeeper that the launchers, builders and Zuul share"),
+    describe("zookeeper-servers", "", "ZooKeeper servers that launchers, builders and Zuul share"),
     describe(
         "zookeeper-tls",
         "",
@@ -134,7 +134,7 @@ const TOP_LEVEL: &[KeyDescription] = &[
     describe("providers", "", "Clouds and hosts that provide nodes"),
     describe("labels", "", "Kinds of nodes that can be requested"),
     describe("diskimages", "", "Images that the builder builds, with settings of their nodes"),
-    describe("max-hold-age", "", "Age in seconds at which a held node is deleted; 0 and less mean never"),
+    describe("max-hold-age", "", "Age in seconds at which a held node is deleted; 0 or less means never"),
     describe("tenant-resource-limits", "", "Limits for all nodes of a tenant together"),
 ];
 
@@ -192,7 +192,7 @@ const CLOUD_PROVIDER: &[KeyDescription] = &[
     describe("rate", "", "Minimum seconds between the starts of two API calls"),
     describe("nodepool-id", "", "No longer has an effect"),
     describe("image-name-format", "\"{image_name}-{timestamp}\"", "Name of an uploaded image in the cloud"),
-    describe("image-upload-timeout", "3600", "Seconds for an import by a task"),
+    describe("image-upload-timeout", "3600", "Maximum seconds for the import of an image by a task"),
     describe("post-upload-hook", "", "Command that runs after the upload of each image"),
     describe("clean-floating-ips", "false", "Delete floating IPs that are unassigned in two checks a minute apart"),
     describe(
@@ -206,7 +206,7 @@ const CLOUD_PROVIDER: &[KeyDescription] = &[
 ];
 
 const CLOUD_POOL: &[KeyDescription] = &[
-    describe("networks", "", "Names or ids; without them the cloud chooses"),
+    describe("networks", "", "Names or ids; without them, the cloud chooses"),
     describe(
         "auto-floating-ip",
         "true",
@@ -216,16 +216,16 @@ const CLOUD_POOL: &[KeyDescription] = &[
     describe(
         "availability-zones",
         "",
-        "Used in turn; all new nodes of a request share one. The default is all zones of the cloud",
+        "Zones to use in turn; all new nodes of a request share one. The default is all zones of the cloud",
     ),
-    describe("security-groups", "", "Names or ids; without them the project's default"),
+    describe("security-groups", "", "Names or ids; without them, the project's default"),
 ];
 
 const CLOUD_LABEL: &[KeyDescription] = &[
     describe("name", "", "Name of a top-level label"),
     describe("diskimage", "", "Image of the builder: the newest upload to this provider is booted"),
     describe("cloud-image", "", "Name of one of the provider's cloud-images"),
-    describe("min-ram", "", "The smallest flavor with so many MiB whose name contains flavor-name"),
+    describe("min-ram", "", "Minimum memory in MiB; selects the smallest such flavor whose name contains flavor-name"),
     describe("flavor-name", "", "Name or id of the flavor; with min-ram a part of the name"),
     describe("instance-type", "", "Type of the instance"),
     describe("key-name", "", "Key pair of the cloud for the first login"),
@@ -240,7 +240,7 @@ const CLOUD_LABEL: &[KeyDescription] = &[
     ),
     describe("userdata", "", "User data of the server, for cloud-init"),
     describe("networks", "", "Names or ids, instead of the pool's"),
-    describe("host-key-checking", "", "As for the pool, for this label only"),
+    describe("host-key-checking", "", "Overrides the pool's setting for this label"),
 ];
 
 const CLOUD_IMAGE: &[KeyDescription] = &[
@@ -282,7 +282,7 @@ const FAKE_CLOUD: &[KeyDescription] = &[
     describe("zones", "[\"az1\", \"az2\"]", "Availability zones"),
     describe("images", "[\"Fake Precise\", \"fake-image-id\"]", "Images that exist in the cloud"),
     describe("address", "\"fake\"", "Address of every server; host keys are scanned there unless it contains fake"),
-    describe("console", "", "What every server writes to its console"),
+    describe("console", "", "Text that every server writes to its console"),
     describe("max-instances", "20", "Quota of servers"),
     describe("max-cores", "100", "Quota of cores"),
     describe("max-ram", "1000000", "Quota of memory, in MiB"),

@@ -42,7 +42,7 @@ const REQUIRED: &[(&str, SectionKind, &[&str])] = &[
     ("test", SectionKind::Pool, &["labels"]),
 ];
 
-/// Drivers whose labels name images of their provider, and which of the two kinds they look up.
+/// Drivers whose labels name images of their provider, and the kinds of image that they look up.
 const IMAGE_REFERENCES: &[(&str, &[&str])] = &[
     ("aws", &["cloud-image", "diskimage"]),
     ("azure", &["cloud-image", "diskimage"]),

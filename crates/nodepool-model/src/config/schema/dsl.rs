@@ -1,6 +1,6 @@
 //! Schema language: shapes of values, keys of sections, and keys that exclude each other.
 
-/// Kind of value that Nodepool 11's validator accepts. It checks and does not convert.
+/// Kind of value that Nodepool 11's validator accepts. The validator checks values and does not convert them.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Text,
@@ -8,7 +8,7 @@ pub enum Shape {
     Integer,
     /// With a decimal point: `10` is rejected, `10.0` is not.
     Float,
-    /// A number or a text that reads as one.
+    /// A number, or a text that converts to one.
     Convertible,
     Boolean,
     /// A mapping with any content.
@@ -37,7 +37,7 @@ pub struct Pattern {
 /// A mapping with known keys.
 #[derive(Debug)]
 pub struct Section {
-    /// For messages: `a label`.
+    /// Name in messages: `a label`.
     pub title: &'static str,
     /// If several lists contain a key, the first one counts.
     pub keys: &'static [&'static [Key]],

@@ -13,8 +13,8 @@ use crate::config::driver_limits;
 const NUMBER: &str =
     r"^\s*[+-]?((\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d+)?|[iI][nN][fF]([iI][nN][iI][tT][yY])?)\s*$";
 
-/// Draft 2020-12. The schema cannot express that `10` is not a float and `10.0` not an integer, the YAML type of a key,
-/// and conditions on other parts of the file.
+/// The schema, in draft 2020-12. It cannot express that `10` is not a float and `10.0` is not an integer, the YAML type
+/// of a key, and conditions on other parts of the file.
 pub fn configuration_schema() -> Value {
     let mut root = section_schema(&TOP_LEVEL);
     root["properties"]["providers"]["items"] = json!({"$ref": "#/$defs/provider"});
@@ -36,7 +36,7 @@ pub fn configuration_schema() -> Value {
     document
 }
 
-/// The keys of a provider depend on its driver.
+/// Schema of a provider, whose keys depend on its driver.
 fn provider_schema() -> Value {
     let drivers: Vec<&str> = driver_limits::names().filter(|name| check::driver_schema(name).is_some()).collect();
     let reference = |driver: &str| json!({"$ref": format!("#/$defs/{driver}")});
@@ -47,7 +47,7 @@ fn provider_schema() -> Value {
             json!({"if": is_driver, "then": reference(driver)})
         })
         .collect();
-    // Without a driver the name decides.
+    // Without a driver, the provider's name selects one.
     let is_fake = json!({"required": ["name"], "properties": {"name": {"type": "string", "pattern": "^fake"}}});
     cases.push(json!({
         "if": {"not": {"required": ["driver"]}},

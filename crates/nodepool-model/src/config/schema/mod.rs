@@ -1,4 +1,4 @@
-//! The schema of `nodepool.yaml`: tables of keys, the check against them, and the same as JSON Schema.
+//! The schema of `nodepool.yaml`: tables of keys, the check against them, and their JSON Schema.
 
 pub mod check;
 pub mod descriptions;

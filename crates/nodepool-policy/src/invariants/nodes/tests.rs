@@ -1,4 +1,4 @@
-//! The invariants, each with a violation.
+//! Tests of the invariants, each with a violation.
 
 use super::*;
 use nodepool_model::records::time::Timestamp;
@@ -132,7 +132,7 @@ fn a_tenant_does_not_exceed_its_limit() {
     assert_eq!(observe("2", of_small(NodeState::Ready, "east")), 1);
     assert_eq!(observe("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
     assert_eq!(observe("1", Node { tenant_name: None, ..of_small(NodeState::Ready, "east") }), 0);
-    // The launcher that created a node knows what it takes; another launcher does not.
+    // The launcher that created a node knows its resources; another launcher does not.
     assert_eq!(observe("3", of_small(NodeState::Init, "east")), 0);
     assert_eq!(observe("4", of_small(NodeState::Init, "west")), 0);
     assert_eq!(observe("5", of_small(NodeState::Init, "west")), 1);

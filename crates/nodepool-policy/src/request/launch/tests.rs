@@ -1,4 +1,4 @@
-//! Launch: one node from its creation to ready or failed, event by event.
+//! Tests of a launch: one node from its creation to ready or failed, event by event.
 
 use super::*;
 use nodepool_driver::facts::{LabelImage, Login};
@@ -187,7 +187,7 @@ fn a_scan_of_an_abandoned_attempt_does_not_affect_the_next() {
 
 // After a crash, one server may be recorded, and a second one may have been created since.
 #[test]
-fn an_unrecorded_instance_of_a_previous_session_is_searched_for_after_the_recorded_one() {
+fn an_unrecorded_instance_is_searched_for_after_the_recorded_one() {
     let known = LaunchOrder { prior_instance: Some(ExternalId::text("s1")), may_exist: true, ..order() };
     let (mut launch, _) = Launch::begin(known, &label(false), &rules(), MonotonicTime::at(0.0));
     assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(1.0))[1..], [delete("s1")]);

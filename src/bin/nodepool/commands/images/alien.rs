@@ -23,7 +23,7 @@ use crate::output::Output;
 /// Timeout for listing images, which a cloud may return in many pages.
 const LIST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Lists alien images. A cloud that does not respond hides no other.
+/// Lists alien images. A cloud that does not respond does not hide the other clouds.
 pub async fn list(
     zk: &Zk,
     config: &Config,
@@ -62,7 +62,7 @@ async fn aliens(zk: &Zk, name: &ProviderName, section: &Arc<ProviderConfig>) -> 
         return Err(anyhow!("the driver does not list images"));
     };
     let configured: BTreeSet<ImageName> = follow_uploads::diskimages(section).map(|(image, _)| image).collect();
-    // After the listing: the record of every listed image was written before.
+    // The records are read after the listing, because the record of every listed image was written before the listing.
     zk.sync(paths::IMAGES).await.context("cannot read images")?;
     without_upload(zk, name, &configured, images).await
 }

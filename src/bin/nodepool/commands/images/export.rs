@@ -1,4 +1,4 @@
-//! The file of an export: replaced atomically, because it may be the only copy of the data.
+//! File of an export: it is replaced atomically, because it may be the only copy of the data.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};

@@ -70,8 +70,8 @@ pub async fn image_build_and_wait(
     }
 }
 
-/// Builds that do not satisfy the request. If a build was requested before, a running build does, because its end
-/// removes the request.
+/// Builds that do not satisfy the request. If a build was requested before, a running build satisfies it, because its
+/// end removes the request.
 fn earlier_builds(image: &Image) -> BTreeSet<BuildId> {
     let is_joined =
         |stored: &Versioned<ImageBuild>| image.requested_ms.is_some() && stored.record.state == BuildState::Building;

@@ -111,7 +111,7 @@ pub async fn wait(
     }
 }
 
-/// The newest ready build, which providers without it upload, and since when it is ready.
+/// The newest ready build, which is uploaded to providers that lack it, and the time since which it is ready.
 fn newest(images: &Images, image: &ImageName) -> Option<(BuildKey, Timestamp)> {
     let (id, stored) = images.image(image)?.ready().into_iter().next()?;
     Some((BuildKey::new(image, id), stored.record.state_time))

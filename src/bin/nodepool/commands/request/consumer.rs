@@ -1,4 +1,4 @@
-//! A consumer of nodes, as Zuul is one: submits a request, waits, puts the nodes in use, and releases everything.
+//! Consumer of nodes, like Zuul: submits a request, waits, puts the nodes in use, and releases everything.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use nodepool_zk::{SessionState, Zk, paths};
 use serde_json::json;
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
-/// Timeout for locking an assigned node, whose lock only the clean-up may hold, and briefly.
+/// Timeout for locking an assigned node. Only the clean-up may hold its lock, and only briefly.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// Pause between two attempts while no server responds.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub struct RequestSpec {
 pub enum RequestEnd {
     Fulfilled(NodeRequest),
     Failed(NodeRequest),
-    /// Another client removed it.
+    /// Another client removed the request.
     Removed,
 }
 
@@ -65,10 +65,10 @@ pub struct Consumer {
     nodes: Vec<LockedNode>,
 }
 
-/// A node whose lock we hold.
+/// A node whose lock this consumer holds.
 pub struct LockedNode {
     pub id: NodeId,
-    /// The label that it was assigned for.
+    /// Label of the request for which the node was assigned.
     pub label: LabelName,
     pub node: Node,
     version: i32,
@@ -156,7 +156,7 @@ impl Consumer {
         Ok(RequestEnd::of(&entry.stored.record))
     }
 
-    /// Waits for a server as long as the session may live: a waiting request holds no nodes.
+    /// Waits for a server as long as the session may be alive, because a waiting request holds no nodes.
     async fn wait_for_reconnect(&self) -> anyhow::Result<()> {
         tokio::time::sleep(RETRY_INTERVAL).await;
         let mut session = self.zk.session();
@@ -167,7 +167,8 @@ impl Consumer {
         }
     }
 
-    /// Locks the assigned nodes, which makes them ours, and removes the request, which has served its purpose.
+    /// Locks the assigned nodes, which then belong to this consumer, and removes the request, which is no longer
+    /// needed.
     pub async fn accept(&mut self, request: &NodeRequest) -> anyhow::Result<()> {
         let id = self.request.clone().context("no request was submitted")?;
         if request.nodes.len() != request.node_types.len() {
@@ -189,13 +190,13 @@ impl Consumer {
         }
     }
 
-    /// Marks the nodes as in use. From here on they are not assigned a second time, whatever happens.
+    /// Marks the nodes as in use. From then on, no launcher assigns them again.
     pub async fn put_in_use(&mut self) -> anyhow::Result<()> {
         self.write_all(NodeState::InUse).await
     }
 
     /// Releases everything: marks nodes in use as used, leaves the others unchanged, and removes locks and request.
-    /// The launchers reclaim whatever could not be released when the session ends.
+    /// Nodes that cannot be released here are reclaimed by the launchers when the session ends.
     pub async fn release(&mut self) -> anyhow::Result<()> {
         let marked = self.write_all(NodeState::Used).await;
         let locks = std::mem::take(&mut self.nodes).into_iter().map(|node| node.lock.release());
@@ -288,8 +289,8 @@ impl LockedNode {
         Ok(())
     }
 
-    /// A node that was never in use, or that another client has set to another state, needs no write when it is
-    /// released.
+    /// Checks whether the write of a state may be omitted. A node that was never in use, or that another client has set
+    /// to another state, needs no write when it is released.
     fn check_skip(&self, state: NodeState) -> anyhow::Result<()> {
         match state {
             NodeState::Used => Ok(()),

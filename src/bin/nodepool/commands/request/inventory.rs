@@ -19,7 +19,7 @@ pub const COLUMNS: &[Column<Value>] = &[
     Column { key: "attributes", header: "Attributes", value: |node| (&node["attributes"]).into() },
 ];
 
-/// One key per line: on one line they would be wider than a terminal.
+/// The host keys, one per line: on one line they would be wider than a terminal.
 fn keys(node: &Value) -> Cell<'_> {
     let keys = node["host_keys"].as_array().map(Vec::as_slice).unwrap_or_default();
     let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
@@ -33,7 +33,7 @@ pub enum Credentials {
     Included,
 }
 
-/// Everything a user needs to reach the node.
+/// Everything that a user needs to reach the node.
 pub fn describe(locked: &LockedNode, credentials: Credentials) -> Value {
     let node = &locked.node;
     let port = match credentials {
@@ -148,7 +148,7 @@ fn ssh_arguments(node: &Node, known_hosts_file: &str) -> String {
     }
 }
 
-/// `NODEPOOL_NODE_<n>_…`, counted from 1.
+/// The environment variables `NODEPOOL_NODE_<n>_…`, counted from 1.
 pub fn variables(nodes: &[LockedNode]) -> Vec<(String, String)> {
     let mut variables = vec![("NODEPOOL_NODE_COUNT".to_owned(), nodes.len().to_string())];
     for (index, locked) in nodes.iter().enumerate() {

@@ -26,20 +26,20 @@ use crate::session_watch;
 
 /// Time after which a waiting request is reported.
 const NOTICE_DELAY: Duration = Duration::from_secs(2);
-/// Timeout for releasing; the command then exits without it.
+/// Timeout for releasing the nodes. After it, the command exits without releasing them.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for the final check and the explanation after `--wait` has passed.
 const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long nodes are held if there is no command.
+/// Duration for which nodes are held if there is no command.
 pub enum HoldPolicy {
     /// Until the future resolves: at a line or the end of standard input.
     Until(BoxFuture<'static, ()>),
-    /// Not at all: there is no terminal to press Enter on.
+    /// The nodes are not held, because there is no terminal to press Enter on.
     Never,
 }
 
-/// Returns the status to exit with.
+/// Runs `request`; returns the exit status.
 pub async fn request(
     zk: &Zk,
     output: &mut Output<'_>,
@@ -58,7 +58,7 @@ pub async fn request(
         _ = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
     };
     if let Err(error) = released {
-        // The rest is released when the session ends, with this process.
+        // Everything else is released when the session ends, together with this process.
         output.note(format_args!("WARNING not everything was released, the launchers will clean up: {error:#}"))?;
     }
     result
@@ -155,7 +155,7 @@ async fn wait(
         () = &mut limit => return Ok(None),
         () = tokio::time::sleep(NOTICE_DELAY) => {}
     }
-    output.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
+    output.note(format_args!("waiting for request {id}; \"nodepool why {id}\" shows the reason"))?;
     // If this check fails, the wait continues without it.
     let unoffered = tokio::select! {
         ended = &mut ended => return ended.map(Some),

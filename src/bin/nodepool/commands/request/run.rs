@@ -100,7 +100,7 @@ pub async fn run(
 /// Terminates the command if this process is killed: the nodes are then reassigned.
 #[allow(unsafe_code)]
 fn set_parent_death_signal(command: &mut Command) {
-    // SAFETY: between fork and exec the closure makes one system call, which takes no lock and no memory.
+    // SAFETY: between fork and exec the closure makes one system call, which takes no lock and allocates no memory.
     unsafe {
         command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
     }

@@ -14,7 +14,7 @@ use unicode_width::UnicodeWidthStr;
 use super::panes::{List, Pane};
 use super::view::View;
 
-/// Wider cells are cut off.
+/// Maximum width of a cell; wider cells are truncated.
 const MAX_CELL_WIDTH: usize = 48;
 const SPACING: u16 = 2;
 const KEYS: &str = "q quit  Tab pane  ↑↓ row  / filter  s sort  r reverse";

@@ -36,7 +36,7 @@ pub fn is_interactive(format: OutputFormat) -> bool {
     format == OutputFormat::Table && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
 
-/// Returns the status to exit with.
+/// Runs `watch`; returns the exit status.
 pub async fn watch(config: &Arc<Config>, output: &mut Output<'_>, limit: Option<Duration>) -> anyhow::Result<u8> {
     let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;
     let mut source = tokio::select! {
@@ -75,14 +75,14 @@ async fn print(
     }
 }
 
-/// Resolves when the reader closes the pipe; without it that would be detected only at the next change.
+/// Resolves when the reader closes the pipe, which would otherwise be detected only at the next change.
 fn output_closed() -> oneshot::Receiver<()> {
     let (sender, receiver) = oneshot::channel();
-    // A thread of its own, which the runtime does not wait for.
+    // The poll runs on a thread of its own, which the runtime does not wait for.
     std::thread::spawn(move || {
         let output = std::io::stdout();
         let mut fds = [PollFd::new(output.as_fd(), PollFlags::empty())];
-        // Reported without being requested: POLLERR of a pipe, POLLHUP of a socket or a terminal.
+        // Two events are reported without being requested: POLLERR of a pipe, POLLHUP of a socket or a terminal.
         while poll(&mut fds, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
         let _ = sender.send(());
     });

@@ -1,4 +1,4 @@
-//! The terminal of the view: raw keys and the alternate screen, both restored at the end.
+//! Terminal of the view: raw keys and the alternate screen. The previous modes are restored at the end.
 
 use std::io::Stdout;
 
@@ -16,7 +16,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// From here on a panic restores the terminal before it prints its message.
+    /// Opens the terminal. From then on, a panic restores it before the panic message is printed.
     pub fn open() -> anyhow::Result<Self> {
         let screen = ratatui::try_init().context("cannot draw on this terminal")?;
         Ok(Self { screen, events: EventStream::new(), drawn_at: Instant::now() })

@@ -1,4 +1,4 @@
-//! State of the view: snapshot, pane, filter, order and selection, and how keys change them.
+//! State of the view (snapshot, pane, filter, order and selection), and the effects of keys on it.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct View {
     pub pane: Pane,
     /// Only rows that contain this text are shown.
     pub filter: String,
-    /// The filter is being typed.
+    /// Whether the filter is being typed.
     pub is_typing: bool,
     /// Index of the selected row.
     pub selected: usize,
@@ -71,7 +71,7 @@ impl View {
         self.orders[self.pane as usize]
     }
 
-    /// How long the displayed ages stay valid.
+    /// Duration for which the displayed ages stay valid.
     pub fn refresh_interval(&self) -> Duration {
         match self.rows {
             _ if self.pane == Pane::Labels => Duration::from_secs(3600),
@@ -104,7 +104,7 @@ impl View {
         self.selected = self.selected.min(self.rows.saturating_sub(1));
         let lowest_first = (self.selected + 1).saturating_sub(self.page_size.max(1));
         self.first_visible = self.first_visible.clamp(lowest_first, self.selected);
-        // No empty lines below the last row while there are rows above.
+        // While there are rows above the screen, no empty lines are shown below the last row.
         self.first_visible = self.first_visible.min(self.rows.saturating_sub(self.page_size.max(1)));
     }
 
@@ -120,7 +120,7 @@ impl View {
         let with_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c' | 'd') if with_control => return ViewAction::Quit,
-            // Also redraws everything.
+            // Ctrl-L redraws, as in other terminal programs.
             KeyCode::Char('l') if with_control => return ViewAction::Redraw,
             KeyCode::Char(_) if with_control => return ViewAction::Nothing,
             _ => {}

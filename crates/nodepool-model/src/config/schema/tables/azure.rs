@@ -1,4 +1,4 @@
-//! Schema tables of azure and ibmvpc, whose images and addresses come in many forms.
+//! Schema tables of azure and ibmvpc, whose images and addresses have many forms.
 
 use super::common::{CONNECTION, POOL, PROVIDER, SHELL, TEXTS};
 use super::virtual_machines::LAUNCH;
@@ -119,7 +119,7 @@ const IBMVPC_ADDRESSES: &[Key] =
 pub static IBMVPC: Section = section(
     "an ibmvpc provider",
     &[
-        // Before the common keys, so that this name counts.
+        // Listed before the common keys, because the first entry of a key counts.
         &[required("name", Shape::Pattern(&NO_UNDERSCORE))],
         PROVIDER,
         LAUNCH,

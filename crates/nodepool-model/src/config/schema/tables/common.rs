@@ -1,4 +1,4 @@
-//! Schema tables: the top level of the file, what all providers and pools share, and the drivers without a cloud.
+//! Schema tables: the top level of the file, the keys of all providers and pools, and the drivers without a cloud.
 
 use crate::config::schema::dsl::Shape::{self, *};
 use crate::config::schema::dsl::{Key, Section, key, required, section};
@@ -87,7 +87,7 @@ pub const POOL: &[Key] = &[key("max-servers", Integer), key("node-attributes", A
 
 pub const CONNECTION: &[Key] = &[key("connection-type", Text), key("connection-port", Integer)];
 
-/// How to run commands on a node.
+/// Keys for running commands on a node.
 pub const SHELL: &[Key] = &[key("python-path", Text), key("shell-type", Text)];
 
 pub static STATIC: Section = section("a static provider", &[PROVIDER, &[key("pools", List(&Map(&STATIC_POOL)))]]);

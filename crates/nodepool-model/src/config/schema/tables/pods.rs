@@ -37,7 +37,7 @@ const POD: &[Key] = &[
     key("extra-resources", COUNTS),
 ];
 
-/// Metadata of a pod, with either description.
+/// Metadata of a pod, which is described key by key or by `spec`.
 const METADATA: &[Key] = &[key("labels", AnyMap), key("dynamic-labels", AnyMap), key("annotations", AnyMap)];
 
 const NAME: &[Key] = &[required("name", Text)];
