@@ -1,68 +1,35 @@
 // The live page: one copy of the state, patched by server-sent events; the current view is redrawn after changes.
-// Values from records are inserted as text, never as markup.
+
+import { durationsChart, statesChart } from './charts.js';
+import { NONE, asArray, asObject, dateOf, duration, el, numberText, numbered, stateText, textOrDash } from './format.js';
 
 const STATES = ['init', 'building', 'testing', 'ready', 'in-use', 'used', 'hold', 'deleting', 'failed', 'aborted', 'deleted'];
 const PAGE_SIZE = 100; // rows
-const MAX_OLDEST = 10; // requests on the overview
+const MAX_OVERVIEW_ROWS = 10;
+const MAX_OVERVIEW_ROWS_PHONE = 4; // where a row is a block of lines
+const MAX_ENDED = 50; // as in the event history of the server
+const DEFAULT_CHART_WIDTH = 640; // pixels, for a panel without a layout
+const METRICS_INTERVAL_S = 5; // as on the server
 const MAX_PENDING_PATCHES = 1000;
 const LOAD_TIMEOUT_MS = 60000;
 const NODE = { id: 0, state: 1, since: 2, provider: 3, pool: 4, labels: 5, address: 6, locked: 7, request: 8, comment: 9, zone: 10, host: 11 };
 const REQUEST = { id: 0, state: 1, since: 2, requestor: 3, labels: 4, nodes: 5, declined: 6, event: 7, priority: 8, created: 9 };
+const ENDED = { number: 0, id: 1, outcome: 2, created: 3, at: 4, requestor: 5, labels: 6, requested: 7, pools: 8, nodes: 9, assigned: 10, declined: 11 };
 
-const state = { nodes: new Map(), requests: new Map(), images: [], revision: -1, connected: false, loaded: false, metrics: null, timeseries: null };
-const failing = { stream: false, load: false };
+const state = { nodes: new Map(), requests: new Map(), images: [], ended: [], revision: -1, connected: false, loaded: false, metrics: null, timeseries: null };
+const failing = { stream: false, load: false, metrics: false };
 const main = document.getElementById('main');
 let clockSkew = 0; // the server's clock minus ours, in seconds
 let view = null;
 let loading = false; // while the state is loaded, the previous one stays visible
 let pendingPatches = []; // patches that arrived before the state they apply to
+let timeseriesLoads = 0;
 let loadGeneration = 0; // number of state requests: only the newest response counts
 
 // --- building blocks ---------------------------------------------------------------------------------------------------
 
-function el(name, properties, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(properties || {})) {
-    if (value === null || value === undefined || value === false) continue;
-    if (key === 'class') element.className = value;
-    else if (key.startsWith('on')) element.addEventListener(key.slice(2), value);
-    else element.setAttribute(key, value === true ? '' : String(value));
-  }
-  for (const child of children.flat()) if (child !== null && child !== undefined) element.append(child);
-  return element;
-}
-
-function svg(name, attributes, ...children) {
-  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
-  for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, String(value));
-  for (const child of children.flat()) element.append(child);
-  return element;
-}
-
 const now = () => Date.now() / 1000 + clockSkew;
 const link = (kind, id) => el('a', { href: `#/${kind}/${encodeURIComponent(id)}`, class: 'mono' }, id);
-const stateText = (name) => el('span', { class: `state tone-${name}` }, name);
-
-const NONE = '–'; // for unknown values
-const asArray = (value) => (Array.isArray(value) ? value : []);
-const asObject = (value) => (value !== null && typeof value === 'object' ? value : {});
-const textOrDash = (value) => (value === null || value === undefined || value === '' ? NONE : String(value));
-
-function duration(seconds) {
-  if (!Number.isFinite(seconds)) return NONE;
-  const s = Math.max(0, seconds);
-  if (s < 1) return `${Math.round(s * 1000)} ms`;
-  if (s < 60) return `${s < 10 ? Math.round(s * 10) / 10 : Math.floor(s)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
-}
-
-/** The date of a timestamp in a record; null if it is missing or out of range. */
-function dateOf(at) {
-  const date = new Date(Number(at) * 1000);
-  return at === null || Number.isNaN(date.getTime()) ? null : date;
-}
 
 /** An age in whole seconds, updated by `tick`. */
 function ageText(since) {
@@ -72,21 +39,23 @@ function ageText(since) {
   return el('time', { 'data-since': seconds, datetime: date.toISOString() }, duration(Math.floor(now() - seconds)));
 }
 
+const timeElement = (date, text) => el('time', { datetime: date.toISOString(), title: date.toISOString() }, text);
+
 function clockText(at) {
   const date = dateOf(at);
   if (!date) return el('span', { class: 'quiet' }, at === null || at === undefined ? '?' : String(at));
-  return el('time', { datetime: date.toISOString(), title: date.toISOString() }, date.toLocaleString());
+  return timeElement(date, date.toLocaleString());
 }
 
-function numberText(value) {
-  if (!Number.isFinite(value)) return NONE;
-  return (Math.abs(value) >= 100 ? Math.round(value) : Math.round(value * 100) / 100).toLocaleString();
+/** The time of day, with the date if it is not today. */
+function shortClockText(at) {
+  const date = dateOf(at);
+  if (!date) return el('span', { class: 'quiet' }, NONE);
+  const day = date.toDateString() === new Date().toDateString() ? '' : `${date.toLocaleDateString([], { month: 'short', day: 'numeric' })}, `;
+  return timeElement(date, `${day}${date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23' })}`);
 }
 
-/** 1 node, 2 nodes. */
-const numbered = (count, name) => `${count.toLocaleString()} ${count === 1 ? name.slice(0, -1) : name}`;
-
-/** Result of `make`, or an error text: an invalid record affects only its own row. */
+/** Result of `make`, or an error text, so that an invalid record affects only its own row. */
 function orError(what, make) {
   try {
     return make();
@@ -135,13 +104,46 @@ function reconcileChildren(element, ...children) {
 
 // --- tables --------------------------------------------------------------------------------------------------------------
 
-/** A list with search, filters, sorting and pages. Unchanged rows keep their elements, and so focus and selection. */
+/** Rows of a table, keyed by their first value. Unchanged rows keep their elements, and so focus and selection. */
+class TableBody {
+  constructor(columns, nameOf = (row) => row[0]) {
+    this.columns = columns;
+    this.nameOf = nameOf; // for error texts
+    this.extra = null; // text of a row that depends on other data
+    this.rowsById = new Map();
+    this.element = el('tbody');
+  }
+
+  update(visible) {
+    const rowsById = new Map();
+    let at = this.element.firstChild;
+    for (const row of visible) {
+      let line = this.rowsById.get(row[0]);
+      const text = JSON.stringify(row) + (this.extra ? attempt(() => this.extra(row), '') : '');
+      if (!line || line.text !== text) {
+        const cells = this.columns.map((column) => el('td', { class: column.kind, 'data-label': column.title }, orError(this.nameOf(row), () => column.cell(row))));
+        if (line) {
+          reconcileChildren(line.element, cells);
+        } else {
+          line = { element: el('tr', {}, cells) };
+        }
+        line.text = text;
+      }
+      rowsById.set(row[0], line);
+      if (line.element !== at) this.element.insertBefore(line.element, at);
+      else at = at.nextSibling;
+    }
+    for (const [id, line] of this.rowsById) if (!rowsById.has(id)) line.element.remove();
+    this.rowsById = rowsById;
+  }
+}
+
+/** A list with search, filters, sorting and pages. */
 class List {
   constructor({ key, columns, rows, filters, empty, sort }) {
     Object.assign(this, { key, columns, rows, filters, empty });
     this.page = 0;
     this.sort = sort || { column: 0, down: false };
-    this.rowsById = new Map();
     const query = new URLSearchParams(location.hash.split('?')[1] || '');
     this.search = el('input', { type: 'search', value: query.get('q') || '', placeholder: 'any text', oninput: () => this.onFilterChange() });
     this.selects = filters.map((filter) => {
@@ -150,9 +152,9 @@ class List {
       return select;
     });
     this.summary = el('p', { class: 'quiet', 'aria-live': 'off' });
+    this.body = new TableBody(columns);
     this.headers = columns.map((column, index) => el('th', { scope: 'col', class: column.kind },
       el('button', { type: 'button', onclick: () => this.sortBy(index) }, column.title)));
-    this.body = el('tbody');
     this.back = el('button', { type: 'button', onclick: () => { this.page -= 1; this.draw(); } }, 'Previous');
     this.next = el('button', { type: 'button', onclick: () => { this.page += 1; this.draw(); } }, 'Next');
     this.where = el('span', { class: 'quiet' });
@@ -160,7 +162,7 @@ class List {
       el('div', { class: 'filters' }, el('label', {}, 'Search', this.search),
         filters.map((filter, index) => el('label', {}, filter.title, this.selects[index]))),
       this.summary,
-      el('div', { class: 'table' }, el('table', { class: 'stack' }, el('thead', {}, el('tr', {}, this.headers)), this.body)),
+      el('div', { class: 'table' }, el('table', { class: 'stack' }, el('thead', {}, el('tr', {}, this.headers)), this.body.element)),
       el('div', { class: 'pager' }, this.back, this.next, this.where));
   }
 
@@ -215,7 +217,7 @@ class List {
     this.back.hidden = this.next.hidden = pages === 1;
     this.headers.forEach((head, index) => head.setAttribute('aria-sort',
       index !== this.sort.column ? 'none' : this.sort.down ? 'descending' : 'ascending'));
-    this.updateRows(visible);
+    this.body.update(visible);
   }
 
   sorted(rows) {
@@ -227,87 +229,6 @@ class List {
     keyed.sort(([x, a], [y, b]) => order * (x < y ? -1 : x > y ? 1 : a[0] < b[0] ? -1 : 1));
     return keyed.map(([, row]) => row);
   }
-
-  updateRows(visible) {
-    const rowsById = new Map();
-    let at = this.body.firstChild;
-    for (const row of visible) {
-      let line = this.rowsById.get(row[0]);
-      const text = JSON.stringify(row) + (this.extra ? attempt(() => this.extra(row), '') : '');
-      if (!line || line.text !== text) {
-        const cells = this.columns.map((column) => el('td', { class: column.kind, 'data-label': column.title }, orError(row[0], () => column.cell(row))));
-        if (line) {
-          reconcileChildren(line.element, cells);
-        } else {
-          line = { element: el('tr', {}, cells) };
-        }
-        line.text = text;
-      }
-      rowsById.set(row[0], line);
-      if (line.element !== at) this.body.insertBefore(line.element, at);
-      else at = at.nextSibling;
-    }
-    for (const [id, line] of this.rowsById) if (!rowsById.has(id)) line.element.remove();
-    this.rowsById = rowsById;
-  }
-}
-
-// --- charts --------------------------------------------------------------------------------------------------------------
-
-const shortTime = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
-
-/** Nodes by state over time, stacked. */
-function statesChart(timeseries) {
-  const counts = timeseries.counts;
-  if (counts.length < 2) return el('p', { class: 'quiet' }, 'Not enough data for a chart yet.');
-  const [width, height, left, bottom] = [640, 220, 40, 20];
-  const [from, to] = [counts[0].at, counts[counts.length - 1].at];
-  const totals = counts.map((count) => count.nodes.reduce((sum, number) => sum + number, 0));
-  const max = Math.max(1, ...totals);
-  const x = (at) => left + (width - left) * (at - from) / Math.max(1, to - from);
-  const y = (number) => (height - bottom) * (1 - number / max) + 4;
-  const below = counts.map(() => 0);
-  const areas = [];
-  const shownStates = [];
-  timeseries.states.forEach((name, index) => {
-    if (!counts.some((count) => count.nodes[index])) return;
-    shownStates.push(name);
-    const lower = counts.map((count, i) => `${x(count.at).toFixed(1)},${y(below[i]).toFixed(1)}`);
-    counts.forEach((count, i) => { below[i] += count.nodes[index]; });
-    const upper = counts.map((count, i) => `${x(count.at).toFixed(1)},${y(below[i]).toFixed(1)}`);
-    areas.push(svg('polygon', { class: `area tone-${name}`, points: [...upper, ...lower.reverse()].join(' ') }, svg('title', {}, name)));
-  });
-  const last = counts[counts.length - 1];
-  const caption = timeseries.states.map((name, i) => [name, last.nodes[i]]).filter(([, number]) => number).map(([name, number]) => `${number} ${name}`).join(', ');
-  return el('figure', { style: null },
-    svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `Nodes by state since ${shortTime(from)}; now ${caption || 'none'}` },
-      svg('line', { class: 'axis', x1: left, x2: width, y1: y(0), y2: y(0) }), svg('line', { class: 'axis', x1: left, x2: width, y1: y(max), y2: y(max) }),
-      areas, svg('text', { x: left - 6, y: y(max) + 8, 'text-anchor': 'end' }, String(max)), svg('text', { x: left - 6, y: y(0), 'text-anchor': 'end' }, '0'),
-      svg('text', { x: left, y: height - 2 }, shortTime(from)), svg('text', { x: width, y: height - 2, 'text-anchor': 'end' }, shortTime(to))),
-    el('div', { class: 'legend' }, shownStates.map(stateText)));
-}
-
-/** Histogram of durations. */
-function durationsChart(distribution, what) {
-  const total = distribution ? distribution.counts.reduce((sum, count) => sum + count, 0) : 0;
-  if (!total) return el('p', { class: 'quiet' }, `No ${what} yet.`);
-  const [width, height, bottom] = [640, 200, 34];
-  const maxCount = Math.max(...distribution.counts);
-  const barWidth = width / distribution.counts.length;
-  const bars = distribution.counts.map((count, i) => {
-    const barHeight = (height - bottom - 14) * count / maxCount;
-    const bound = i < distribution.bounds.length ? `at most ${duration(distribution.bounds[i])}` : `more than ${duration(distribution.bounds[i - 1])}`;
-    return svg('rect', { class: 'column', x: i * barWidth + 1, y: height - bottom - barHeight, width: barWidth - 2, height: barHeight }, svg('title', {}, `${bound}: ${count}`));
-  });
-  const short = (s) => (s < 1 ? `${s * 1000}ms` : s < 60 ? `${s}s` : s < 3600 ? `${s / 60}m` : `${s / 3600}h`);
-  const marks = distribution.counts.map((_, i) => svg('text', { x: i * barWidth + barWidth / 2, y: height - bottom + 14, 'text-anchor': 'middle' },
-    i < distribution.bounds.length ? short(distribution.bounds[i]) : 'more'));
-  const numbers = distribution.counts.map((count, i) => svg('text', { x: i * barWidth + barWidth / 2, y: height - bottom - (height - bottom - 14) * count / maxCount - 3, 'text-anchor': 'middle' }, count ? String(count) : ''));
-  let cumulative = 0;
-  const medianIndex = distribution.counts.findIndex((count) => { cumulative += count; return cumulative * 2 >= total; });
-  const median = medianIndex < distribution.bounds.length ? `half of them within ${duration(distribution.bounds[medianIndex])}` : `half of them took more than ${duration(distribution.bounds[medianIndex - 1])}`;
-  const caption = `${total.toLocaleString()} ${what}, ${median}`;
-  return el('figure', {}, svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': caption }, bars, marks, numbers), el('figcaption', { class: 'quiet' }, caption));
 }
 
 /** Usage of a limit. `null` means no limit; a missing value stays unknown. */
@@ -347,18 +268,18 @@ function nodesView() {
       { title: 'Node', value: (row) => row[NODE.id], cell: (row) => link('node', row[NODE.id]) },
       { title: 'State', value: (row) => row[NODE.state], cell: (row) => stateText(row[NODE.state]) },
       { title: 'For', kind: 'number', value: (row) => -row[NODE.since], cell: (row) => ageText(row[NODE.since]) },
-      { title: 'Labels', value: (row) => row[NODE.labels].join(), cell: (row) => row[NODE.labels].join(', ') },
-      { title: 'Provider', value: (row) => row[NODE.provider] || '', cell: (row) => [row[NODE.provider], row[NODE.pool]].filter(Boolean).join(' / ') },
+      { title: 'Labels', kind: 'labels', value: (row) => row[NODE.labels].join(), cell: (row) => row[NODE.labels].join(', ') },
+      { title: 'Provider', kind: 'text', value: (row) => row[NODE.provider] || '', cell: (row) => [row[NODE.provider], row[NODE.pool]].filter(Boolean).join(' / ') },
       { title: 'Address', value: (row) => row[NODE.address] || '', kind: 'mono', cell: (row) => row[NODE.address] || '' },
       { title: 'Locked', value: (row) => (row[NODE.locked] ? 0 : 1), cell: (row) => (row[NODE.locked] ? 'locked' : '') },
       { title: 'Request', value: (row) => row[NODE.request] || '', cell: (row) => (row[NODE.request] ? link('request', row[NODE.request]) : '') },
-      { title: 'Comment', value: (row) => row[NODE.comment] || '', cell: (row) => row[NODE.comment] || '' },
+      { title: 'Comment', kind: 'text', value: (row) => row[NODE.comment] || '', cell: (row) => row[NODE.comment] || '' },
     ],
   });
   return { title: 'Nodes', element: el('div', {}, el('h2', {}, 'Nodes'), list.element), draw: () => list.draw() };
 }
 
-/** Reasons are collected for the oldest requests only; the page of each request has its own. */
+/** The server collects reasons for the oldest requests only, with each metrics event. */
 const hasReasons = (row) => state.metrics !== null && Object.hasOwn(asObject(state.metrics.reasons), row[REQUEST.id]);
 
 function verdictOf(row) {
@@ -371,7 +292,20 @@ function verdictCell(row) {
   if (!isOpen(row)) return '';
   const verdict = verdictOf(row);
   if (verdict) return `${verdict.verdict}: ${verdict.reason} (${verdict.pool})`;
-  return hasReasons(row) ? 'no pool has decided yet' : 'reasons only on its own page';
+  if (!hasReasons(row)) return missingReasons();
+  if (row[REQUEST.state] === 'pending') return 'accepted by a pool of another launcher, which prepares its nodes';
+  if (launchersOf(state.metrics)[0]?.providers?.length === 0) return 'this launcher has no pools; those of other launchers decide';
+  return 'no pool of this launcher has decided yet; each does within seconds';
+}
+
+/** Text instead of the reasons of an open request that the last metrics lack. */
+function missingReasons() {
+  if (!state.metrics && !failing.metrics) return 'loading…';
+  const { reasons, max_reasons: limit } = asObject(state.metrics);
+  if (Number.isFinite(limit) && Object.keys(asObject(reasons)).length >= limit) {
+    return `more than ${limit.toLocaleString()} requests wait: open this one to see its reasons`;
+  }
+  return `the reasons follow within ${METRICS_INTERVAL_S} s`;
 }
 
 function requestColumns() {
@@ -379,12 +313,12 @@ function requestColumns() {
     { title: 'Request', value: (row) => row[REQUEST.id], cell: (row) => link('request', row[REQUEST.id]) },
     { title: 'State', value: (row) => row[REQUEST.state], cell: (row) => stateText(row[REQUEST.state]) },
     { title: 'Age', kind: 'number', value: (row) => -row[REQUEST.created], cell: (row) => ageText(row[REQUEST.created]) },
-    { title: 'Labels', value: (row) => row[REQUEST.labels].join(), cell: (row) => row[REQUEST.labels].join(', ') },
-    { title: 'Requestor', value: (row) => row[REQUEST.requestor] || '', cell: (row) => row[REQUEST.requestor] || '' },
+    { title: 'Labels', kind: 'labels', value: (row) => row[REQUEST.labels].join(), cell: (row) => row[REQUEST.labels].join(', ') },
+    { title: 'Requestor', kind: 'text', value: (row) => row[REQUEST.requestor] || '', cell: (row) => row[REQUEST.requestor] || '' },
     { title: 'Priority', kind: 'number', value: (row) => row[REQUEST.priority], cell: (row) => textOrDash(row[REQUEST.priority]) },
     { title: 'Nodes', value: (row) => row[REQUEST.nodes].length, cell: (row) => row[REQUEST.nodes].flatMap((id, i) => [i ? ', ' : '', link('node', id)]) },
     { title: 'Event', kind: 'mono', value: (row) => row[REQUEST.event] || '', cell: (row) => row[REQUEST.event] || '' },
-    { title: 'Verdict and reason', value: verdictCell, cell: verdictCell },
+    { title: 'Verdict and reason', kind: 'text', value: verdictCell, cell: verdictCell },
   ];
 }
 
@@ -397,8 +331,95 @@ function requestsView() {
       { name: 'requestor', title: 'Requestor', values: () => requestRows().map((row) => row[REQUEST.requestor]).filter(Boolean), has: (row, value) => row[REQUEST.requestor] === value },
     ],
   });
-  list.extra = verdictCell;
-  return { title: 'Requests', element: el('div', {}, el('h2', {}, 'Requests'), list.element), draw: () => list.draw() };
+  list.body.extra = verdictCell;
+  const ended = el('p', {}, el('a', { href: '#/ended' }, ENDED_TITLE));
+  return { title: 'Requests', element: el('div', {}, el('h2', {}, 'Requests'), ended, list.element), draw: () => list.draw() };
+}
+
+function endedView() {
+  const table = endedTable(() => MAX_ENDED);
+  const element = el('div', {}, el('h2', {}, ENDED_TITLE), el('p', {}, el('a', { href: '#/requests' }, 'Current requests')), el('section', { class: 'panel' }, table.element,
+    el('p', { class: 'quiet' }, `This launcher remembers the last ${MAX_ENDED} since its start. Requests for min-ready nodes are not listed.`)));
+  return { title: ENDED_TITLE, element, draw: table.draw };
+}
+
+// --- ended requests ------------------------------------------------------------------------------------------------------
+
+const ENDED_TITLE = 'Recently ended requests';
+const OUTCOME_NOTES = {
+  failed: 'Failed: no pool could serve it.',
+  cancelled: 'Cancelled: it was deleted before its nodes were ready.',
+  unknown: 'Unknown: it was deleted while this launcher did not follow ZooKeeper, and may have been served before.',
+};
+
+const andMore = (number) => (number > 0 ? ` and ${number.toLocaleString()} more` : '');
+
+function endedLabels(row) {
+  const labels = row[ENDED.labels].map(([label, number]) => (number > 1 ? `${number} × ${label}` : label));
+  const listed = row[ENDED.labels].reduce((sum, [, number]) => sum + number, 0);
+  return labels.join(', ') + andMore(row[ENDED.requested] - listed);
+}
+
+function endedNodes(row) {
+  const nodes = row[ENDED.nodes];
+  return [...nodes.flatMap((id, i) => [i ? ', ' : '', link('node', id)]), andMore(row[ENDED.assigned] - nodes.length)];
+}
+
+/** Pools that served a request, or declined it. */
+function servedBy(row) {
+  const pools = row[ENDED.pools].map((pool) => pool.join(' / ')).join(', ');
+  if (row[ENDED.outcome] === 'failed') return row[ENDED.declined].length ? `declined by ${[...row[ENDED.declined]].sort().join(', ')}` : '';
+  return pools && row[ENDED.outcome] !== 'fulfilled' ? `begun by ${pools}` : pools;
+}
+
+const tookText = (row) => ([row[ENDED.created], row[ENDED.at]].every(Number.isFinite) ? duration(row[ENDED.at] - row[ENDED.created]) : NONE);
+
+const ENDED_COLUMNS = [
+  { title: 'Request', cell: (row) => link('request', row[ENDED.id]) },
+  { title: 'Outcome', cell: (row) => stateText(row[ENDED.outcome]) },
+  { title: 'Created', kind: 'time', cell: (row) => shortClockText(row[ENDED.created]) },
+  { title: 'Ended', kind: 'time', cell: (row) => shortClockText(row[ENDED.at]) },
+  { title: 'Took', kind: 'number', cell: tookText },
+  { title: 'Labels', kind: 'labels', cell: endedLabels },
+  { title: 'Requestor', kind: 'text', cell: (row) => row[ENDED.requestor] || '' },
+  { title: 'Pool', kind: 'text', cell: servedBy },
+  { title: 'Nodes', cell: endedNodes },
+];
+
+/** Notes on the outcomes of these requests that need an explanation. */
+function outcomeNotes(rows) {
+  const outcomes = new Set(rows.map((row) => row[ENDED.outcome]));
+  return Object.entries(OUTCOME_NOTES).filter(([outcome]) => outcomes.has(outcome)).map(([, note]) => note).join(' ');
+}
+
+/** The requests that ended last, the newest first. */
+function endedTable(maxRows) {
+  const body = new TableBody(ENDED_COLUMNS, (row) => row[ENDED.id]);
+  const headers = ENDED_COLUMNS.map((column) => el('th', { scope: 'col', class: column.kind }, column.title));
+  const [summary, notes] = [el('p', { class: 'quiet' }), el('p', { class: 'quiet' })];
+  const table = el('div', { class: 'table' }, el('table', { class: 'stack' }, el('thead', {}, el('tr', {}, headers)), body.element));
+  const draw = () => {
+    const rows = state.ended.slice(-maxRows()).reverse();
+    table.hidden = !rows.length;
+    reconcileChildren(summary, ...endedSummary(rows.length));
+    body.update(rows);
+    reconcileChildren(notes, outcomeNotes(rows) || null);
+  };
+  return { element: el('div', {}, summary, table, notes), draw };
+}
+
+function endedSummary(shown) {
+  if (!shown) return ['None since this launcher started.'];
+  if (shown < state.ended.length) return [`the last ${shown} of ${state.ended.length}: `, el('a', { href: '#/ended' }, 'show all')];
+  return [shown === MAX_ENDED ? `the last ${MAX_ENDED}` : numbered(shown, 'requests')];
+}
+
+/** How a request ended, for its own page. */
+function endedList(row) {
+  const note = OUTCOME_NOTES[row[ENDED.outcome]];
+  const shown = ENDED_COLUMNS.slice(1).map((column) => [column.title, orError(column.title, () => (column.kind === 'time' ? clockText(column.title === 'Ended' ? row[ENDED.at] : row[ENDED.created]) : column.cell(row)))]);
+  return [el('dl', {}, shown.filter(([, value]) => value !== '').flatMap(([title, value]) => [el('dt', {}, title), el('dd', {}, value)])),
+    note ? el('p', { class: 'quiet' }, note) : null];
 }
 
 function uploadRow(upload) {
@@ -449,18 +470,29 @@ function poolText(pool) {
 
 function stateLinks(provider) {
   if (provider.nodes !== asObject(provider.nodes)) return NONE;
-  const links = Object.entries(asObject(provider.nodes)).map(([name, number]) => el('a', { href: `#/nodes?${new URLSearchParams({ state: name, provider: textOrDash(provider.name) })}` }, `${textOrDash(number)} ${name} `));
-  return links.length ? links : 'none';
+  const links = Object.entries(asObject(provider.nodes)).map(([name, number]) => el('a', { href: `#/nodes?${new URLSearchParams({ state: name, provider: textOrDash(provider.name) })}` }, `${textOrDash(number)} ${name}`));
+  return links.length ? links.flatMap((state) => [state, ' ']) : 'none';
 }
 
 function refreshedText(provider) {
   if (provider.refreshed_at === undefined) return NONE;
-  return provider.refreshed_at ? [ageText(provider.refreshed_at), ' ago'] : 'not yet';
+  return provider.refreshed_at ? [ageText(provider.refreshed_at), ' ago'] : 'not yet: the first refresh has not ended';
 }
 
-function quotaPart(quotas) {
-  if (asArray(quotas).length) return quotaLines(quotas);
-  return el('p', { class: 'quiet' }, Array.isArray(quotas) ? 'none known' : NONE);
+/** Text instead of the quota of a provider without any. */
+function quotaAbsence(provider) {
+  if (!Array.isArray(provider.quotas)) return 'Not reported by this launcher, which may have another version.';
+  if (provider.running === false) return 'Not known: the provider is not running. It is starting, or its configuration is invalid; the log of its launcher says so then.';
+  if (provider.unavailable) return `Not known: ${provider.unavailable}`;
+  const failed = asArray(provider.failed_queries).filter((query) => /limits/.test(query));
+  if (failed.length) return `Not known: the cloud did not answer the query for ${failed.join(' and ')}. It is repeated soon.`;
+  if (!provider.refreshed_at) return 'Not known yet: the first refresh of the provider has not ended.';
+  if (provider.driver === 'static') return 'None: a static provider is limited by its hosts only, and none of them is registered yet.';
+  return 'None: the cloud reports no limits, and no node uses it.';
+}
+
+function quotaPart(provider) {
+  return asArray(provider.quotas).length ? quotaLines(provider.quotas) : el('p', { class: 'quiet' }, quotaAbsence(provider));
 }
 
 /** Another launcher may have another version: missing values are shown as dashes. */
@@ -473,7 +505,7 @@ function providerParts(launcher, provider) {
       el('dt', {}, 'Last refreshed'), el('dd', {}, refreshedText(provider)),
       Array.isArray(provider.pools) ? provider.pools.map(asObject).flatMap((pool) => [el('dt', {}, `Pool ${textOrDash(pool.name)}`), el('dd', {}, poolText(pool))])
         : [el('dt', {}, 'Pools'), el('dd', {}, NONE)]),
-    el('h3', {}, 'Quota'), quotaPart(provider.quotas)];
+    el('h3', {}, 'Quota'), quotaPart(provider)];
 }
 
 function launcherPanels(launcher) {
@@ -481,7 +513,11 @@ function launcherPanels(launcher) {
   if (launcher.error) return [panel(name, el('p', { class: 'bad' }, `No metrics from this launcher: ${launcher.error}.`))];
   const providers = asArray(launcher.providers).map(asObject);
   if (providers.length) return providers.map((provider) => panelOf(textOrDash(provider.name), () => providerParts(name, provider)));
-  return [panel(name, el('p', { class: 'quiet' }, Array.isArray(launcher.providers) ? 'This launcher has no providers.' : `Providers: ${NONE}`))];
+  return [panel(name, el('p', { class: 'quiet' }, noProviders(launcher)))];
+}
+
+function noProviders(launcher) {
+  return Array.isArray(launcher.providers) ? 'The configuration of this launcher has no providers.' : 'This launcher does not report its providers; it may have another version.';
 }
 
 const launchersOf = (metrics) => asArray(asObject(metrics).launchers).map(asObject);
@@ -490,12 +526,14 @@ function providersView() {
   const body = el('div', { class: 'grid' });
   let drawn = null;
   const draw = () => {
-    if (drawn === state.metrics) return;
+    if (state.metrics && drawn === state.metrics) return;
     drawn = state.metrics;
-    reconcileChildren(body, launchersOf(drawn).flatMap(launcherPanels));
+    reconcileChildren(body, drawn ? launchersOf(drawn).flatMap(launcherPanels) : el('p', { class: 'quiet' }, metricsAbsence()));
   };
   return { title: 'Providers', element: el('div', {}, el('h2', {}, 'Providers'), body), draw, needs: 'metrics' };
 }
+
+const overviewRows = () => (matchMedia('(max-width: 640px)').matches ? MAX_OVERVIEW_ROWS_PHONE : MAX_OVERVIEW_ROWS);
 
 /** Nodes by state, and by label and provider. */
 function countNodes() {
@@ -520,16 +558,22 @@ function stateTiles(counts) {
     ...shown.map((name) => el('a', { class: `tile tone-${name}`, href: `#/nodes?state=${name}` }, el('b', {}, (counts.get(name) || 0).toLocaleString()), name))];
 }
 
+const WAITING_COLUMNS = [
+  { title: 'Request', cell: (row) => link('request', row[REQUEST.id]) },
+  { title: 'Age', kind: 'number', cell: (row) => ageText(row[REQUEST.created]) },
+  { title: 'Labels', kind: 'labels', cell: (row) => row[REQUEST.labels].join(', ') },
+  { title: 'Verdict and reason', kind: 'quiet', cell: verdictCell },
+];
+
 function waitingRow(row) {
-  const cells = [() => link('request', row[REQUEST.id]), () => ageText(row[REQUEST.created]), () => row[REQUEST.labels].join(', '), () => verdictCell(row)];
-  const kinds = ['', 'number', '', 'quiet'];
-  return el('tr', {}, cells.map((cell, index) => el('td', { class: kinds[index] }, orError(row[REQUEST.id], cell))));
+  return el('tr', {}, WAITING_COLUMNS.map((column) => el('td', { class: column.kind, 'data-label': column.title }, orError(row[REQUEST.id], () => column.cell(row)))));
 }
 
-function waitingTable(waiting) {
-  if (!waiting.length) return [el('p', { class: 'quiet' }, 'None.')];
-  return [el('p', { class: 'quiet' }, waiting.length > MAX_OLDEST ? `the oldest ${MAX_OLDEST} of ${waiting.length.toLocaleString()}` : `${waiting.length}`),
-    el('div', { class: 'table' }, el('table', { class: 'stack' }, el('tbody', {}, waiting.slice(0, MAX_OLDEST).map(waitingRow))))];
+function waitingTable(waiting, limit) {
+  if (!waiting.length) return [el('p', { class: 'quiet' }, 'No request waits.')];
+  const headers = WAITING_COLUMNS.map((column) => el('th', { scope: 'col', class: column.kind === 'number' ? 'number' : null }, column.title));
+  return [el('p', { class: 'quiet' }, waiting.length > limit ? `the oldest ${limit} of ${waiting.length.toLocaleString()}` : numbered(waiting.length, 'requests')),
+    el('div', { class: 'table' }, el('table', { class: 'stack' }, el('thead', {}, el('tr', {}, headers)), el('tbody', {}, waiting.slice(0, limit).map(waitingRow))))];
 }
 
 function groupRow([key, group]) {
@@ -545,11 +589,17 @@ function groupTable(groups) {
   return el('div', { class: 'table' }, el('table', {}, el('thead', {}, el('tr', {}, headers)), el('tbody', {}, [...groups].sort().slice(0, 30).map(groupRow))));
 }
 
-function launcherQuotas(launcher) {
-  if (launcher.error) return [el('p', { class: 'bad' }, `${textOrDash(launcher.launcher)}: no metrics, ${launcher.error}.`)];
-  const limited = asArray(launcher.providers).map(asObject).filter((provider) => asArray(provider.quotas).length);
-  return limited.flatMap((provider) => [el('h3', {}, textOrDash(provider.name)), orError(textOrDash(provider.name), () => quotaLines(provider.quotas))]);
+/** Quota of each provider of a launcher, or the reason why it is not known. */
+function launcherQuotas(launcher, isOnly) {
+  const name = textOrDash(launcher.launcher);
+  if (launcher.error) return [el('h3', {}, `Launcher ${name}`), el('p', { class: 'bad' }, `Not known: ${launcher.error}.`)];
+  const providers = asArray(launcher.providers).map(asObject);
+  if (!providers.length) return [el('h3', {}, `Launcher ${name}`), el('p', { class: 'quiet' }, noProviders(launcher))];
+  return providers.flatMap((provider) => [el('h3', {}, textOrDash(provider.name), isOnly ? null : el('span', { class: 'quiet' }, ` by ${name}`)),
+    orError(textOrDash(provider.name), () => quotaPart(provider))]);
 }
+
+const metricsAbsence = () => (failing.metrics ? `This launcher did not report its providers yet; the next report follows within ${METRICS_INTERVAL_S} s.` : 'Loading…');
 
 /** Sets the content of one panel; a failure does not affect the others. */
 function fill(element, what, make) {
@@ -559,42 +609,47 @@ function fill(element, what, make) {
 function overviewView() {
   const tiles = el('div', { class: 'tiles' });
   const open = el('div');
-  const states = el('div');
-  const waits = el('div');
-  const launches = el('div');
+  const [states, waits, launches] = [0, 1, 2].map(() => el('div', {}, el('p', { class: 'quiet' }, 'Loading…')));
   const quota = el('div');
   const labels = el('div');
-  let [timeseries, metrics, lastDrawn] = [null, null, ''];
+  const ended = endedTable(overviewRows);
+  let [drawnChart, metrics, lastDrawn] = ['', null, ''];
   const element = el('div', { class: 'grid' },
     el('section', { class: 'panel wide' }, el('h2', {}, 'Nodes by state'), tiles),
     panel('Nodes over time', states), panel('Waiting requests', open),
+    el('section', { class: 'panel wide' }, el('h2', {}, ENDED_TITLE), ended.element),
     panel('Time from request to ready nodes', waits), panel('Launch duration', launches),
     panel('Quota', quota), panel('Nodes by label and provider', labels));
   const drawRows = () => {
     const [counts, groups] = countNodes();
     const waiting = requestRows().filter(isOpen).sort((a, b) => a[REQUEST.created] - b[REQUEST.created]);
-    const oldest = waiting.slice(0, MAX_OLDEST);
-    const text = JSON.stringify([[...counts], [...groups], oldest, waiting.length, oldest.map((row) => attempt(() => verdictCell(row), ''))]);
+    const [limit, oldest] = [overviewRows(), waiting.slice(0, overviewRows())];
+    const text = JSON.stringify([[...counts], [...groups], limit, oldest, waiting.length, oldest.map((row) => attempt(() => verdictCell(row), ''))]);
     if (text === lastDrawn) return;
     lastDrawn = text;
     fill(tiles, 'The states', () => stateTiles(counts));
-    fill(open, 'The waiting requests', () => waitingTable(waiting));
+    fill(open, 'The waiting requests', () => waitingTable(waiting, limit));
     fill(labels, 'The labels', () => groupTable(groups));
   };
   const drawCharts = () => {
-    if (!state.timeseries || timeseries === state.timeseries) return;
-    timeseries = state.timeseries;
-    fill(states, 'The chart', () => statesChart(timeseries));
-    fill(waits, 'The chart', () => durationsChart(timeseries.waits, 'requests'));
-    fill(launches, 'The chart', () => durationsChart(timeseries.launches, 'launches'));
+    const { timeseries } = state;
+    const text = `${timeseriesLoads} ${states.clientWidth}`;
+    if (!timeseries || drawnChart === text) return;
+    drawnChart = text;
+    const width = states.clientWidth || DEFAULT_CHART_WIDTH;
+    fill(states, 'The chart', () => statesChart(timeseries, width));
+    fill(waits, 'The chart', () => durationsChart(timeseries.waits, 'requests', width));
+    fill(launches, 'The chart', () => durationsChart(timeseries.launches, 'launches', width));
   };
   const drawQuotas = () => {
-    if (!state.metrics || metrics === state.metrics) return;
+    if (state.metrics && metrics === state.metrics) return;
     metrics = state.metrics;
-    fill(quota, 'The quota', () => launchersOf(metrics).flatMap(launcherQuotas));
-    if (!quota.firstChild) quota.append(el('p', { class: 'quiet' }, 'No limits are known.'));
+    const launchers = launchersOf(metrics);
+    fill(quota, 'The quota', () => (metrics ? launchers.flatMap((launcher) => launcherQuotas(launcher, launchers.length === 1)) : el('p', { class: 'quiet' }, metricsAbsence())));
   };
-  const draw = () => { drawRows(); drawCharts(); drawQuotas(); };
+  const draw = () => { drawRows(); ended.draw(); drawCharts(); drawQuotas(); };
+  // The charts depend on the width of their panels.
+  new ResizeObserver(() => { if (state.loaded) drawCharts(); }).observe(states);
   return { title: 'Overview', element, draw, needs: 'timeseries' };
 }
 
@@ -606,7 +661,7 @@ function eventItem(event) {
 }
 
 function historyList(events) {
-  if (!events.length) return el('p', { class: 'quiet' }, 'No events recorded since this launcher started.');
+  if (!events.length) return el('p', { class: 'quiet' }, 'No changes were observed in this time.');
   return el('ol', { class: 'history' }, events.map(eventItem));
 }
 
@@ -625,8 +680,12 @@ function recordList(record) {
   return el('dl', {}, shown.flatMap(([key, value]) => [el('dt', {}, key), el('dd', {}, orError(key, () => recordValue(key, value)))]));
 }
 
-function reasonsTable(reasons) {
-  if (!reasons.length) return el('p', { class: 'quiet' }, 'No verdicts yet.');
+function reasonsTable(record, reasons) {
+  if (!reasons.length) {
+    const isDecided = record.state === 'fulfilled' || record.state === 'failed';
+    return el('p', { class: 'quiet' }, isDecided ? 'None: pools of another launcher decided about this request, or this launcher was restarted since.'
+      : `None yet: each pool decides within seconds. The command “nodepool why ${record.id}” also asks the other launchers.`);
+  }
   const headers = ['Pool', 'Verdict', 'Reason', 'Since'].map((name) => el('th', { scope: 'col' }, name));
   const rows = reasons.map((verdict) => el('tr', {}, el('td', {}, verdict.pool), el('td', {}, verdict.verdict), el('td', {}, verdict.reason), el('td', {}, clockText(verdict.since))));
   return el('div', { class: 'table' }, el('table', {}, el('thead', {}, el('tr', {}, headers)), el('tbody', {}, rows)));
@@ -634,12 +693,17 @@ function reasonsTable(reasons) {
 
 function detailPanels(kind, id, found) {
   const events = asArray(found.events);
-  if (!found.record && !events.length) return [el('p', { class: 'bad' }, `There is no ${kind} ${id}, and there was none since `, clockText(found.since), '.')];
+  const ended = endedOf(kind, id);
+  if (!found.record && !events.length && !ended) return [el('p', { class: 'bad' }, `There is no ${kind} ${id}, and there was none since `, clockText(found.since), '.')];
   const panels = [panelOf('Record', () => (found.record ? recordList(found.record) : el('p', {}, 'It was deleted.'))),
+    ended ? panelOf('How it ended', () => endedList(ended)) : null,
     panelOf('History', () => [historyList(events), el('p', { class: 'quiet' }, 'since ', clockText(found.since))])];
-  if (kind === 'request' && found.record) panels.push(panelOf('Verdicts of the pools of this launcher', () => reasonsTable(asArray(found.reasons))));
+  if (kind === 'request' && found.record) panels.push(panelOf('Verdicts of the pools of this launcher', () => reasonsTable(found.record, asArray(found.reasons))));
   return panels;
 }
+
+/** The last end of a request, if it is among the last ended ones. */
+const endedOf = (kind, id) => (kind === 'request' && state.ended.findLast((row) => row[ENDED.id] === id)) || null;
 
 function detailView(kind, id) {
   const title = `${kind === 'node' ? 'Node' : 'Request'} ${id}`;
@@ -654,14 +718,14 @@ function detailView(kind, id) {
     if (number !== requestCount) return;
     if (response.status === 404) return body.replaceChildren(el('p', { class: 'bad' }, `There is no ${kind} ${id}.`));
     if (!response.ok) throw new Error(`The server responded with ${response.status}.`);
-    if (text === lastText) return;
+    if (text + shownRow === lastText) return;
     reconcileChildren(body, detailPanels(kind, id, JSON.parse(text)));
-    lastText = text;
+    lastText = text + shownRow;
   };
   const draw = () => {
     // Reasons change without a change of the request, so its page is also loaded after each metrics event.
     const reasons = kind === 'request' && state.requests.has(id) && state.metrics ? state.metrics.now : 0;
-    const row = JSON.stringify([(kind === 'node' ? state.nodes : state.requests).get(id) || null, reasons]);
+    const row = JSON.stringify([(kind === 'node' ? state.nodes : state.requests).get(id) || null, reasons, endedOf(kind, id)]);
     if (row === shownRow) return;
     shownRow = row;
     load().catch((error) => {
@@ -675,7 +739,7 @@ function detailView(kind, id) {
 
 // --- routes --------------------------------------------------------------------------------------------------------------
 
-const VIEWS = { overview: overviewView, nodes: nodesView, requests: requestsView, images: imagesView, providers: providersView };
+const VIEWS = { overview: overviewView, nodes: nodesView, requests: requestsView, ended: endedView, images: imagesView, providers: providersView };
 
 function notFoundView() {
   const element = el('section', { class: 'panel' }, el('h2', {}, 'There is no such page'), el('p', {}, el('a', { href: '#/' }, 'To the overview')));
@@ -699,7 +763,7 @@ function route(moved) {
   const [name, id] = path.split('/');
   const known = Object.hasOwn(VIEWS, name);
   view = viewFor(name, id);
-  const at = name === 'node' ? 'nodes' : name === 'request' ? 'requests' : known ? name : name ? '' : 'overview';
+  const at = name === 'node' ? 'nodes' : name === 'request' || name === 'ended' ? 'requests' : known ? name : name ? '' : 'overview';
   for (const anchor of document.querySelectorAll('nav a')) {
     if (anchor.dataset.view === at) anchor.setAttribute('aria-current', 'page');
     else anchor.removeAttribute('aria-current');
@@ -766,13 +830,14 @@ function apply(patch) {
   for (const row of patch.requests.upserted) state.requests.set(row[0], row);
   for (const id of patch.requests.removed) state.requests.delete(id);
   if (patch.images) state.images = patch.images;
+  if (patch.ended) state.ended = [...state.ended, ...patch.ended].slice(-MAX_ENDED);
   state.revision = patch.revision;
   state.connected = patch.connected;
   updateConnectionStatus();
   draw();
 }
 
-/** Loads the full state, with retries at growing intervals. Of concurrent loads only the newest counts. */
+/** Loads the full state, with retries at growing intervals. Only the newest of concurrent loads counts. */
 async function loadState(wait = 1) {
   loadGeneration += 1;
   const generation = loadGeneration;
@@ -793,7 +858,7 @@ async function loadState(wait = 1) {
 
 function applyState(fullState) {
   const [nodes, requests] = [fullState.nodes, fullState.requests].map((rows) => new Map(rows.map((row) => [row[0], row])));
-  Object.assign(state, { nodes, requests, images: asArray(fullState.images), revision: fullState.revision, connected: fullState.connected, loaded: true });
+  Object.assign(state, { nodes, requests, images: asArray(fullState.images), ended: asArray(fullState.ended), revision: fullState.revision, connected: fullState.connected, loaded: true });
   loading = false;
   failing.load = false;
   const waiting = pendingPatches;
@@ -818,13 +883,22 @@ function applyMetrics(metrics) {
 }
 
 async function loadMetrics() {
-  const response = await fetch('/api/metrics');
-  if (response.ok) applyMetrics(await response.json());
+  try {
+    const response = await fetch('/api/metrics');
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    applyMetrics(await response.json());
+  } catch {
+    failing.metrics = true;
+    draw();
+  }
 }
 
 async function loadTimeseries() {
   const response = await fetch('/api/timeseries');
-  if (response.ok) state.timeseries = await response.json();
+  if (response.ok) {
+    state.timeseries = await response.json();
+    timeseriesLoads += 1;
+  }
   draw();
 }
 
@@ -833,7 +907,7 @@ const ignoreErrors = (promise) => promise.catch(() => {});
 
 function connect() {
   const events = new EventSource('/api/stream');
-  events.addEventListener('hello', () => { failing.stream = false; loadState(); ignoreErrors(loadMetrics()); });
+  events.addEventListener('hello', () => { failing.stream = false; loadState(); loadMetrics(); });
   events.addEventListener('reload', () => loadState());
   events.addEventListener('patch', (event) => receivePatch(JSON.parse(event.data)));
   events.addEventListener('metrics', (event) => applyMetrics(JSON.parse(event.data)));

@@ -1,4 +1,4 @@
-//! Live page of a real launcher in a real browser: its content, updates, escaping of markup, and an empty console.
+//! The live page in a real browser: its content, updates, escaping of markup, and an empty console.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,7 @@ async fn assert_console_is_empty(browser: &Browser) {
 
 async fn check_all_views(harness: &LivePageHarness, screen: Viewport) {
     let browser = Browser::start(screen).await;
-    for view in ["", "nodes", "requests", "images", "providers", "node/0000000001"] {
+    for view in ["", "nodes", "requests", "ended", "images", "providers", "node/0000000001"] {
         browser.open(&harness.url(&format!("#/{view}"))).await;
         browser.wait_for_text("live").await;
         if view.is_empty() {
@@ -81,6 +81,7 @@ async fn check_all_views(harness: &LivePageHarness, screen: Viewport) {
         let shown = match view {
             "" | "nodes" => "in-use",
             "requests" => "Requests",
+            "ended" => "200-0000000007",
             "images" => "debian",
             "providers" => "lab",
             _ => "Record",
@@ -134,7 +135,7 @@ async fn changes_are_shown_without_a_page_reload() {
     browser.wait_for_text("0000000002").await;
     harness.put_node(2, "in-use", "").await;
     browser.wait_for_text("in-use").await;
-    // The keyboard opens the search, and fills it.
+    // Search and filters by keyboard.
     browser.press("/").await;
     browser.press("0000000002").await;
     browser.wait_for_text_removed("0000000001").await;
@@ -244,7 +245,7 @@ async fn an_open_page_continues_across_a_new_session() {
     browser.quit().await;
 }
 
-/// Records and addresses may have any content. A malformed record hides no other record.
+/// Records and addresses may have any content; a malformed one hides no other.
 #[tokio::test]
 async fn malformed_records_do_not_hide_others() {
     if testkit::real::skipped() {
@@ -283,7 +284,7 @@ async fn malformed_records_do_not_hide_others() {
     browser.quit().await;
 }
 
-/// Script between the page and its launcher: replaces replies by prefix of their address, and drops events.
+/// Interposed between the page and its launcher: stubs replies by prefix of their address, and drops events.
 const INTERPOSER: &str = r"
     window.between = { stubs: {}, ignored: new Set(), missed: 0, requests: 0 };
     const realFetch = window.fetch;
@@ -317,7 +318,7 @@ async fn wait_until_true(browser: &Browser, condition: &str) {
 /// Waits until the launcher's API includes the node.
 async fn wait_until_api_shows(harness: &LivePageHarness, id: &str) {
     let is_shown = async || harness.work_dir.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
-    testkit::wait::until("the node to be in /api/state", TIMEOUT, is_shown).await;
+    testkit::wait::until("the node in /api/state", TIMEOUT, is_shown).await;
 }
 
 #[tokio::test]
@@ -428,13 +429,13 @@ async fn partial_data_is_shown() {
     let browser = Browser::start(DESKTOP).await;
     browser.run_before_page_scripts(&format!("{INTERPOSER}{incomplete}")).await;
     for (view, texts) in [
-        ("providers", ["barest", "silent", "oddest", "worst", "lab"]),
+        ("providers", ["barest", "does not report its providers", "Not reported by this launcher", "worst", "lab"]),
         ("nodes", ["0000000000", "cannot be shown", "0000000001", "2 nodes", "live"]),
         (
             "requests",
-            ["200-0000000009", "reasons only on its own page", "constructor", "cannot be shown", "2 requests"],
+            ["200-0000000009", "the reasons follow within 5 s", "constructor", "cannot be shown", "2 requests"],
         ),
-        ("", ["200-0000000009", "reasons only on its own page", "all nodes", "oddest", "Launch duration"]),
+        ("", ["200-0000000009", "the reasons follow within 5 s", "all nodes", "oddest", "Launch duration"]),
     ] {
         browser.open(&harness.url(&format!("#/{view}"))).await;
         // A change of the fragment alone does not load the page.
@@ -502,7 +503,7 @@ async fn the_focus_is_kept_when_other_elements_change() {
         }
     };";
     let browser = open_interposed(&harness, "#/providers", growing).await;
-    // Each view has a link in a panel with a growing number. The link must keep the focus.
+    // In each view, a link in a panel with a growing number.
     for (number, view, link) in [
         (2, "#/providers", "#/nodes?state=ready&provider=lab"),
         (3, "#/", "#/nodes?state=ready"),
@@ -519,6 +520,91 @@ async fn the_focus_is_kept_when_other_elements_change() {
         let focused = browser.run("return document.activeElement.getAttribute('href')").await;
         assert_eq!(focused, link, "{view}");
     }
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+/// Chart labels of one column each, in any order of widths, and the boxes of texts that overlap or leave the chart.
+const OVERLAPPING_LABELS: &str = r"
+    const { durationsChart } = await import('/static/charts.js');
+    const bounds = [[1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 120, 150, 180, 300, 600, 900], [0.3333, 1.6666, 70, 1234.567, 99999, 1e7], [5]];
+    const container = document.body.appendChild(document.createElement('div'));
+    const found = [];
+    for (const width of [260, 350, 600, 1200]) for (const some of bounds) for (const highest of [9, 99999]) {
+        container.style.width = `${width}px`;
+        container.replaceChildren(durationsChart({ bounds: some, counts: [...some, 0].map((_, i) => (i * 7919) % highest) }, 'launches', width));
+        const chart = container.querySelector('svg').getBoundingClientRect();
+        const texts = [...container.querySelectorAll('text')].map((text) => [text.textContent, text.getBoundingClientRect()]);
+        if (texts.length < 2) found.push(['no labels', width, some]);
+        for (const [text, box] of texts) {
+            if (box.left < chart.left - 1 || box.right > chart.right + 1 || /[.][0-9]{3}/.test(text)) found.push([text, width]);
+            for (const [other, next] of texts) {
+                if (other !== text && box.left < next.right && next.left < box.right && box.top + 2 < next.bottom - 2 && next.top + 2 < box.bottom - 2) found.push([text, other, width]);
+            }
+        }
+    }
+    container.remove();
+    return found;
+";
+
+#[tokio::test]
+async fn labels_of_a_histogram_do_not_overlap_at_any_width() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("")).await;
+    browser.wait_for_text("live").await;
+    let script = format!("return (async () => {{ {OVERLAPPING_LABELS} }})()");
+    assert_eq!(browser.run(&script).await, serde_json::json!([]));
+    assert_console_is_empty(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn ended_requests_stay_visible_after_their_records_are_deleted() {
+    if testkit::real::skipped() {
+        return;
+    }
+    let harness = LivePageHarness::new().await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("#/ended")).await;
+    browser.wait_for_text("None since this launcher started.").await;
+    let node = r#", "allocated_to": "200-0000000001""#;
+    harness.put_node(1, "ready", node).await;
+    let request = |state: &str, nodes: &str, more: &str| {
+        format!(
+            r#"{{"state": "{state}", "state_time": 1700000012.5, "created_time": 1700000000.0, "node_types": ["small", "small"], "requestor": "zuul", "nodes": [{nodes}]{more}}}"#
+        )
+    };
+    let paths = [1, 2, 3].map(|number| format!("/nodepool/requests/200-{number:010}"));
+    harness.put(&paths[0], &request("fulfilled", r#""0000000001""#, "")).await;
+    harness.put(&paths[1], &request("failed", "", r#", "declined_by": ["nl01-PoolWorker.lab-main-0123"]"#)).await;
+    // Its lock keeps the launcher away.
+    harness.put("/nodepool/requests-lock/200-0000000003/0123__lock__0000000000", "").await;
+    harness.put(&paths[2], &request("pending", "", "")).await;
+    wait_until_api_shows(&harness, "200-0000000003").await;
+    for path in &paths {
+        harness.zk.delete(path, -1).await.unwrap();
+    }
+    for text in [
+        "12 s",
+        "2 × small",
+        "elsewhere / main",
+        "0000000001",
+        "declined by lab-main",
+        "cancelled",
+        "Cancelled: it was deleted",
+    ] {
+        browser.wait_for_text(text).await;
+    }
+    // Every page that is opened later shows them as well.
+    browser.open(&harness.url("#/request/200-0000000001")).await;
+    browser.wait_for_text("How it ended").await;
+    browser.open(&harness.url("")).await;
+    browser.wait_for_text("Recently ended requests").await;
+    browser.wait_for_text("200-0000000002").await;
     assert_console_is_empty(&browser).await;
     browser.quit().await;
 }

@@ -9,7 +9,7 @@ use nodepool_model::metrics::prometheus_text::Distribution;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Timestamp;
 
-/// Maximum number of samples: five minutes with one every 15 s.
+/// Maximum number of samples: five minutes with one sample every 15 s.
 const MAX_SAMPLES: usize = 21;
 
 #[derive(Default)]

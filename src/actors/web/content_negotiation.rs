@@ -18,7 +18,7 @@ impl ListFormat {
         }
     }
 
-    /// JSON if the client prefers it to both kinds of text; otherwise text, also if the client accepts none of the
+    /// JSON if the client prefers JSON to both kinds of text; otherwise text, even if the client accepts none of the
     /// three.
     pub fn of(request: &HttpRequest) -> Self {
         let accept = accept(request);
@@ -59,7 +59,7 @@ fn accept(request: &HttpRequest) -> Accept {
     Accept::parse(request).unwrap_or(Accept(Vec::new()))
 }
 
-/// Quality of a media type: that of the most specific entry that matches it, and zero without one.
+/// Quality of a media type, from the most specific entry that matches the type; zero if no entry matches.
 fn quality(accept: &Accept, kind: &str, subtype: &str) -> Quality {
     let ranges = ["*/*".to_owned(), format!("{kind}/*"), format!("{kind}/{subtype}")];
     let specificity = |entry: &str| ranges.iter().position(|range| range == entry);

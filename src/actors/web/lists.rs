@@ -49,7 +49,8 @@ impl ListKind {
     ];
 }
 
-/// Cache key of a list. It omits parameters without effect, or each of their values would cause another response.
+/// Cache key of a list. The key omits parameters without effect, because each of their values would cause another
+/// response.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ListKey {
     kind: ListKind,

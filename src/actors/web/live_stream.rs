@@ -12,12 +12,12 @@ use bytes::Bytes;
 use futures::future::join_all;
 use futures::stream;
 use serde_json::{Value, json};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::api_call_stats::ApiCallStats;
 use super::content_negotiation;
-use super::live_view::{self, ProviderStats};
+use super::live_view::{self, PageState, ProviderStats};
 use super::peers::Peers;
 use super::responses::{self, not_found, unavailable};
 use crate::actors::process::context::{ProcessContext, VERSION};
@@ -39,19 +39,22 @@ const PATCH_INTERVAL: Duration = Duration::from_millis(500);
 const METRICS_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of keep-alive comments on an idle stream.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Maximum number of open streams; each occupies a connection.
+/// Maximum number of open streams; each stream occupies a connection.
 const MAX_STREAMS: usize = 512;
 /// Number of events that a slow client may lag behind before it has to reload the state.
 const MAX_BUFFERED_EVENTS: usize = 16;
 /// Timeout of a query for the verdict of a pool.
 const WHY_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of waiting requests whose reasons are collected for the list.
+/// Maximum number of waiting requests whose reasons are collected for the list.
 const MAX_REASONS: usize = 100;
 
 pub struct LiveView {
     history: Mutex<EventHistory>,
+    /// Notified when the history has another ended request.
+    request_ended: Notify,
     call_stats: Mutex<ApiCallStats>,
-    last_sent: Mutex<LastSent>,
+    /// State after the last patch.
+    last_sent: Mutex<PageState>,
     /// Cached full state with its revision, plain and compressed.
     full_update: tokio::sync::Mutex<Option<(u64, Bytes, Bytes)>>,
     /// Cached metrics, for requests within the interval.
@@ -61,17 +64,11 @@ pub struct LiveView {
     peers: Peers,
 }
 
-/// Snapshot after the last patch, and the number of patches over all ZooKeeper sessions.
-#[derive(Clone, Default)]
-struct LastSent {
-    revision: u64,
-    snapshot: Arc<Snapshot>,
-}
-
 impl Default for LiveView {
     fn default() -> Self {
         Self {
             history: Mutex::new(EventHistory::new(clock::now())),
+            request_ended: Notify::new(),
             call_stats: Mutex::default(),
             last_sent: Mutex::default(),
             full_update: tokio::sync::Mutex::default(),
@@ -83,8 +80,8 @@ impl Default for LiveView {
     }
 }
 
-/// Follows the snapshots for the lifetime of the process. Recording, patches and metrics are independent: none waits
-/// for another, nor for pools that do not respond.
+/// Follows the snapshots for the lifetime of the process. Recording, patches and metrics are independent: none of them
+/// waits for another one, or for pools that do not respond.
 pub async fn run(live: Arc<LiveView>, context: Arc<ProcessContext>, transitions: mpsc::Receiver<TransitionBatch>) {
     tokio::join!(
         record_history(&live, transitions),
@@ -98,9 +95,13 @@ async fn record_history(live: &LiveView, mut transitions: mpsc::Receiver<Transit
     let mut last = Arc::<Snapshot>::default();
     while let Some(batch) = transitions.recv().await {
         let (mut history, now) = (lock(&live.history), clock::now());
+        let ended_before = history.ended_count();
         match batch.transitions {
             Some(transitions) => transitions.into_iter().for_each(|transition| history.record(transition, now)),
             None => history.record_differences(&last, &batch.snapshot, now),
+        }
+        if history.ended_count() > ended_before {
+            live.request_ended.notify_one();
         }
         last = batch.snapshot;
     }
@@ -118,17 +119,18 @@ async fn sample_counts(live: &LiveView, context: &ProcessContext) {
     }
 }
 
+/// Sends a patch after a new snapshot, and after an ended request, because the history may record the request later
+/// than the snapshot.
 async fn send_patches(live: &LiveView, context: &ProcessContext) {
     let mut snapshots = context.snapshot_feed.subscribe();
     loop {
-        let snapshot = snapshots.next().await;
-        let (older, revision) = {
-            let mut last_sent = lock(&live.last_sent);
-            last_sent.revision += 1;
-            (std::mem::replace(&mut last_sent.snapshot, snapshot.clone()), last_sent.revision)
+        let snapshot = tokio::select! {
+            snapshot = snapshots.next() => Some(snapshot),
+            () = live.request_ended.notified() => None,
         };
+        let (before, after) = live.next_state(snapshot);
         if live.has_streams() {
-            live.send("patch", &live_view::patch(revision, &older, &snapshot));
+            live.send("patch", &live_view::patch(&before, &after));
         }
         tokio::time::sleep(PATCH_INTERVAL).await;
     }
@@ -145,7 +147,7 @@ async fn send_metrics(live: &LiveView, context: &ProcessContext) {
     }
 }
 
-/// An interval that skips missed ticks.
+/// Returns an interval that skips missed ticks.
 fn interval(period: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,17 +155,31 @@ fn interval(period: Duration) -> tokio::time::Interval {
 }
 
 impl LiveView {
+    /// Advances to the next revision; returns the states before and after. Without a new snapshot the last one remains.
+    fn next_state(&self, snapshot: Option<Arc<Snapshot>>) -> (PageState, PageState) {
+        let ended = lock(&self.history).ended_requests();
+        let mut last_sent = lock(&self.last_sent);
+        let before = last_sent.clone();
+        last_sent.revision += 1;
+        last_sent.ended = ended;
+        if let Some(snapshot) = snapshot {
+            last_sent.snapshot = snapshot;
+        }
+        (before, last_sent.clone())
+    }
+
     /// The full state, plain and compressed.
     async fn full_update(&self) -> Option<(Bytes, Bytes)> {
         let mut cached = self.full_update.lock().await;
-        let LastSent { revision, snapshot } = lock(&self.last_sent).clone();
+        let state = lock(&self.last_sent).clone();
+        let revision = state.revision;
         if let Some((_, plain, compressed)) =
             cached.as_ref().filter(|(cached_revision, ..)| *cached_revision == revision)
         {
             return Some((plain.clone(), compressed.clone()));
         }
         let rendered = web::block(move || {
-            let plain = responses::count_body(live_view::full_update(revision, &snapshot).into_bytes())?;
+            let plain = responses::count_body(live_view::full_update(&state).into_bytes())?;
             let compressed = responses::compress(&plain)?;
             Some((plain, compressed))
         });
@@ -177,7 +193,7 @@ impl LiveView {
     }
 
     fn send(&self, event: &str, data: &str) {
-        // Fails without open streams, which is no error.
+        // Sending fails only without open streams, which is not an error.
         let _ = self.events.send(Bytes::from(format!("event: {event}\ndata: {data}\n\n")));
     }
 
@@ -212,7 +228,8 @@ impl LiveView {
         let own = json!({"launcher": context.identity.hostname, "version": VERSION, "providers": self.own_provider_metrics(context)});
         let launchers: Vec<Value> = std::iter::once(own).chain(others).collect();
         json!({"now": clock::now(), "since": lock(&self.history).since(), "launchers": launchers,
-            "reasons": live_view::reasons(&reasons.into_iter().collect()), "labels": labels(&snapshot)})
+            "reasons": live_view::reasons(&reasons.into_iter().collect()), "max_reasons": MAX_REASONS,
+            "labels": labels(&snapshot)})
     }
 }
 

@@ -1,7 +1,8 @@
 //! Data of the live page as JSON: rows without keys, because there are thousands of them, and patches between two
-//! snapshots.
+//! states.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Serialize};
@@ -10,12 +11,24 @@ use serde_json::{Value, json};
 use crate::actors::telemetry::gauges::{self, Quota};
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::Node;
-use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::report::event_history::EndedEntry;
 use nodepool_model::report::image_status;
 use nodepool_model::report::status::PoolVerdict;
+use nodepool_model::snapshot::ended_request::is_open;
 use nodepool_model::snapshot::{Snapshot, nodes_by_state};
 use nodepool_policy::inputs::Inputs;
 use python_yaml::text::printable;
+
+/// State of the live page after a patch.
+#[derive(Clone, Default)]
+pub struct PageState {
+    /// Number of patches over all ZooKeeper sessions.
+    pub revision: u64,
+    pub snapshot: Arc<Snapshot>,
+    /// The last ended requests, in the order of their numbers.
+    pub ended: Vec<Arc<EndedEntry>>,
+}
 
 /// A node as a row of the live page: id, state, since when, provider, pool, labels, address, locked, request, comment,
 /// zone, host name.
@@ -65,6 +78,35 @@ impl Serialize for RequestLine<'_> {
     }
 }
 
+/// An ended request as a row of the live page: number, id, outcome, created, ended, requestor, labels with their number
+/// of nodes, number of requested nodes, pools as provider and name, nodes, number of assigned nodes, declined by.
+struct EndedLine<'a>(&'a EndedEntry);
+
+impl Serialize for EndedLine<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let EndedLine(EndedEntry { number, at, request }) = self;
+        let pools: Vec<_> = request.pools.iter().map(|id| (&id.provider, &id.pool)).collect();
+        let mut line = serializer.serialize_tuple(12)?;
+        line.serialize_element(number)?;
+        line.serialize_element(&request.id)?;
+        line.serialize_element(&request.outcome)?;
+        line.serialize_element(&request.created)?;
+        line.serialize_element(at)?;
+        line.serialize_element(&request.requestor)?;
+        line.serialize_element(&request.labels)?;
+        line.serialize_element(&request.requested)?;
+        line.serialize_element(&pools)?;
+        line.serialize_element(&request.nodes)?;
+        line.serialize_element(&request.assigned)?;
+        line.serialize_element(&request.declined_by)?;
+        line.end()
+    }
+}
+
+fn ended_lines(entries: &[Arc<EndedEntry>]) -> Vec<EndedLine<'_>> {
+    entries.iter().map(|entry| EndedLine(entry)).collect()
+}
+
 /// Changes of one kind of objects: new or changed rows, and ids of deleted objects.
 #[derive(Serialize)]
 struct Difference<L> {
@@ -79,15 +121,17 @@ impl<L> Default for Difference<L> {
 }
 
 /// The full state, for a page that was just opened.
-pub fn full_update(revision: u64, snapshot: &Snapshot) -> String {
+pub fn full_update(state: &PageState) -> String {
+    let snapshot = &state.snapshot;
     let nodes = snapshot.nodes().map(|(id, stored)| NodeLine(id, &stored.record, snapshot.is_node_locked(id)));
     let requests = snapshot.requests().map(|(id, stored)| RequestLine(id, &stored.record));
     to_json(&FullUpdate {
-        revision,
+        revision: state.revision,
         connected: snapshot.connected,
         nodes: nodes.collect(),
         requests: requests.collect(),
         images: images(snapshot),
+        ended: ended_lines(&state.ended),
     })
 }
 
@@ -98,10 +142,12 @@ struct FullUpdate<'a> {
     nodes: Vec<NodeLine<'a>>,
     requests: Vec<RequestLine<'a>>,
     images: Value,
+    ended: Vec<EndedLine<'a>>,
 }
 
-/// Patch from the snapshot of the previous revision to the snapshot of this one.
-pub fn patch(revision: u64, older: &Snapshot, newer: &Snapshot) -> String {
+/// Patch from the state of the previous revision to the state of this one.
+pub fn patch(before: &PageState, after: &PageState) -> String {
+    let (older, newer) = (&before.snapshot, &after.snapshot);
     let (mut nodes, mut requests) = (Difference::default(), Difference::default());
     let changed = newer.nodes_changed_since(older);
     for id in &changed {
@@ -118,8 +164,17 @@ pub fn patch(revision: u64, older: &Snapshot, newer: &Snapshot) -> String {
         }
     }
     let images = (!newer.images.is_same_as(&older.images)).then(|| images(newer));
-    let from = revision.saturating_sub(1);
-    to_json(&Patch { from, revision, connected: newer.connected, nodes, requests, images })
+    let last_sent = before.ended.last().map(|entry| entry.number);
+    let first_new = after.ended.partition_point(|entry| Some(entry.number) <= last_sent);
+    to_json(&Patch {
+        from: before.revision,
+        revision: after.revision,
+        connected: newer.connected,
+        nodes,
+        requests,
+        images,
+        ended: ended_lines(&after.ended[first_new..]),
+    })
 }
 
 #[derive(Serialize)]
@@ -131,6 +186,9 @@ struct Patch<'a> {
     requests: Difference<RequestLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     images: Option<Value>,
+    /// Requests that ended since the previous patch.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<EndedLine<'a>>,
 }
 
 /// Images with their builds, and the uploads of each build.
@@ -164,8 +222,12 @@ pub struct ProviderStats {
     pub driver: String,
     /// Minimum seconds between two calls; `None` without such a limit.
     pub spacing_s: Option<f64>,
+    /// Whether the provider has started; `None` if the launcher does not report it.
+    pub running: Option<bool>,
     /// Reason why the provider cannot be used.
     pub unavailable: Option<String>,
+    /// Queries that failed in the last refresh.
+    pub failed_queries: Vec<String>,
     /// Time of the last refresh; `None` before the first one.
     pub refreshed_at: Option<f64>,
     pub pools: Vec<PoolStats>,
@@ -212,7 +274,9 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>)
             name: name.to_string(),
             driver: section.driver.clone(),
             spacing_s: section.section.number("rate").ok().flatten().filter(|seconds| *seconds > 0.0),
+            running: Some(facts.is_some()),
             unavailable: facts.and_then(|facts| facts.unavailable.as_ref()).map(|cause| cause.reason().to_owned()),
+            failed_queries: facts.iter().flat_map(|facts| &facts.failed_queries).map(ToString::to_string).collect(),
             refreshed_at: facts.map(|facts| facts.refreshed_at.0).filter(|at| *at > 0.0),
             pools: pools.collect(),
             quotas: facts.map(|facts| gauges::quotas(name, facts, inputs.snapshot)).unwrap_or_default(),
@@ -235,8 +299,7 @@ pub fn reasons(verdicts: &BTreeMap<RequestId, Vec<PoolVerdict>>) -> Value {
 
 /// Open requests, the oldest first.
 pub fn waiting(snapshot: &Snapshot, limit: usize) -> Vec<RequestId> {
-    let is_open = |request: &NodeRequest| matches!(request.state, RequestState::Requested | RequestState::Pending);
-    let mut open: Vec<_> = snapshot.requests().filter(|(_, stored)| is_open(&stored.record)).collect();
+    let mut open: Vec<_> = snapshot.requests().filter(|(_, stored)| is_open(stored.record.state)).collect();
     open.sort_by(|(_, one), (_, other)| {
         one.record.created_time.partial_cmp(&other.record.created_time).unwrap_or(std::cmp::Ordering::Equal)
     });
@@ -255,16 +318,22 @@ pub fn to_json<T: Serialize>(value: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodepool_model::records::time::Timestamp;
+    use nodepool_model::report::event_history::EventHistory;
     use nodepool_model::snapshot::Versioned;
+    use serde::de::DeserializeOwned;
+
+    fn stored<T: DeserializeOwned>(mzxid: i64, text: &str) -> Versioned<T> {
+        let record: T = serde_json::from_str(text).unwrap();
+        Versioned { record: record.into(), version: 0, mzxid, mtime_ms: 0 }
+    }
+
+    fn page(revision: u64, snapshot: &Snapshot, history: &EventHistory) -> PageState {
+        PageState { revision, snapshot: Arc::new(snapshot.clone()), ended: history.ended_requests() }
+    }
 
     #[test]
     fn a_patch_contains_only_the_changes() {
-        let stored = |mzxid, text: &str| Versioned {
-            record: serde_json::from_str::<Node>(text).unwrap().into(),
-            version: 0,
-            mzxid,
-            mtime_ms: 0,
-        };
         let mut older = Snapshot::default();
         for number in 0..100 {
             older.put_node(
@@ -278,9 +347,39 @@ mod tests {
             stored(2, r#"{"state": "in-use", "state_time": 2.5, "type": ["a"], "comment": "<b>"}"#),
         );
         newer.remove_node(&"0000000009".into());
-        let patch = patch(8, &older, &newer);
+        let no_history = EventHistory::new(Timestamp(0.0));
+        let patch = patch(&page(7, &older, &no_history), &page(8, &newer, &no_history));
         let expected = r#"{"from":7,"revision":8,"connected":false,"nodes":{"upserted":[["0000000007","in-use",2.0,null,null,["a"],null,false,null,"<b>",null,null]],"removed":["0000000009"]},"requests":{"upserted":[],"removed":[]}}"#;
         assert_eq!(patch, expected);
-        assert_eq!(full_update(8, &older).matches("\"ready\"").count(), 100);
+        assert_eq!(full_update(&page(7, &older, &no_history)).matches("\"ready\"").count(), 100);
+    }
+
+    #[test]
+    fn a_patch_contains_the_requests_that_ended_since_the_previous_one() {
+        let (mut history, mut snapshots) = (EventHistory::new(Timestamp(0.0)), vec![Snapshot::default()]);
+        let mut states = vec![page(0, &snapshots[0], &history)];
+        let node = r#"{"state": "ready", "provider": "lab", "pool": "main", "type": ["a"]}"#;
+        for (number, state) in [(1, "fulfilled"), (2, "failed"), (3, "requested")] {
+            let mut snapshot = snapshots[number - 1].clone();
+            snapshot.put_node("0000000001".into(), stored(1, node));
+            let request = format!(
+                r#"{{"state": "{state}", "state_time": {number}0.5, "created_time": 4.25, "node_types": ["a"],
+                    "requestor": "<zuul>", "nodes": ["0000000001"], "declined_by": ["x"]}}"#
+            );
+            snapshot.put_request(format!("200-{number}").into(), stored(number as i64 + 1, &request));
+            history.record_differences(&snapshots[number - 1], &snapshot, Timestamp(60.0));
+            states.push(page(number as u64, &snapshot, &history));
+            snapshots.push(snapshot);
+        }
+        let ended = |document: &str| serde_json::from_str::<Value>(document).unwrap()["ended"].clone();
+        let line = |number: u64, id: &str, outcome: &str, at: f64| {
+            json!([number, id, outcome, 4.25, at, "<zuul>", [["a", 1]], 1, [["lab", "main"]], ["0000000001"], 1, ["x"]])
+        };
+        let (first, second) = (line(0, "200-1", "fulfilled", 10.5), line(1, "200-2", "failed", 20.5));
+        assert_eq!(ended(&patch(&states[0], &states[1])), json!([first]));
+        assert_eq!(ended(&patch(&states[1], &states[2])), json!([second]));
+        assert_eq!(ended(&patch(&states[2], &states[3])), Value::Null, "an open request has not ended");
+        assert_eq!(ended(&patch(&states[0], &states[3])), json!([first, second]));
+        assert_eq!(ended(&full_update(&states[3])), json!([first, second]));
     }
 }

@@ -77,7 +77,7 @@ mod tests {
             let (accepted, peer) = listener.accept().unwrap();
             let sockets = SocketPair::new(peer, accepted.local_addr().unwrap());
             assert_eq!(user_of(sockets.client, sockets.local), Some(nix::unistd::geteuid()), "{address}");
-            // The server's end is not the client's.
+            // No client has port 1.
             assert_eq!(user_of("127.0.0.1:1".parse().unwrap(), sockets.local), None);
             drop(client);
         }

@@ -15,7 +15,7 @@ use crate::actors::process::context::ProcessContext;
 use nodepool_model::records::component::{Component, ComponentKind};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Sufficient for more than a hundred providers.
+/// Maximum size of a reply; sufficient for more than a hundred providers.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 /// Maximum number of launchers that are queried; further ones are only listed.
 const MAX_PEERS: usize = 32;
@@ -93,7 +93,7 @@ fn address(launcher: &Component, context: &ProcessContext) -> Result<String, Str
     Ok(authority.to_string())
 }
 
-/// The error is a text for the live page.
+/// Fetches the metrics of a peer. The error is a text for the live page.
 async fn fetch_metrics(client: &reqwest::Client, address: &str) -> Result<PeerReply, String> {
     let request = client.get(format!("http://{address}/api/providers")).send();
     let mut response = request.await.map_err(|_| format!("http://{address} does not respond"))?;

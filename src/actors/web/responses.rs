@@ -21,7 +21,7 @@ use futures::stream;
 use super::content_negotiation::ErrorFormat;
 use crate::actors::runtime::clock;
 
-/// How long responses may be cached, by this process and by proxies.
+/// Time for which responses may be cached, by this process and by proxies.
 pub const MAX_AGE: Duration = Duration::from_secs(1);
 /// Size of the chunks of a body.
 const CHUNK_SIZE: usize = 32 * 1024;
@@ -75,7 +75,7 @@ pub fn success(request: &HttpRequest, content_type: &'static str, created: Syste
     with_body(response, body)
 }
 
-/// As `success`, with a compressed body and `Vary` for proxies.
+/// Success response with a compressed body, and with `Vary` for proxies.
 pub fn compressed(request: &HttpRequest, content_type: &'static str, created: SystemTime, body: Bytes) -> HttpResponse {
     let (mut response, is_not_modified) = response_with_dates(request, created);
     if is_not_modified {
@@ -169,7 +169,7 @@ pub fn unavailable(request: &HttpRequest) -> HttpResponse {
     )
 }
 
-/// The bytes are those of WebOb, which Nodepool 11 uses. The explanation is a constant and needs no escaping.
+/// Error response with the bytes of WebOb, which Nodepool 11 uses. The explanation is a constant and needs no escaping.
 fn error_response(request: &HttpRequest, status: StatusCode, explanation: &str) -> HttpResponse {
     let title = status.canonical_reason().unwrap_or("Error");
     let code = format!("{} {title}", status.as_u16());

@@ -30,7 +30,7 @@ impl AgeFormat {
 pub struct BuildRow {
     pub key: BuildKey,
     pub build: ImageBuild,
-    /// Whether its image is paused by a command.
+    /// Whether the image is paused by a command.
     pub paused: bool,
     pub ages: AgeFormat,
 }

@@ -65,7 +65,7 @@ pub struct RequestRow {
     pub request: Arc<NodeRequest>,
 }
 
-/// The priority shown is the relative one; the precedence is part of the id.
+/// The column `Priority` shows the relative priority; the priority itself is part of the id.
 pub const REQUEST_COLUMNS: &[Column<RequestRow>] = &[
     Column { key: "id", header: "Request ID", value: |row| (&row.id).into() },
     Column { key: "relative_priority", header: "Priority", value: |row| Cell::Number(row.request.relative_priority) },
@@ -119,7 +119,7 @@ pub struct PoolVerdict {
     pub provider: ProviderName,
     pub pool: PoolName,
     pub verdict: VerdictKind,
-    /// Cause for people, such as missing capacity.
+    /// Cause for operators, such as missing capacity.
     pub reason: String,
     /// First time of this verdict with this reason.
     pub since: Timestamp,

@@ -61,7 +61,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A row has as many lines as its highest cell.
+/// Writes a row, which has as many lines as its tallest cell.
 fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> fmt::Result {
     let height = cells.iter().map(|cell| 1 + cell.matches('\n').count()).max().unwrap_or(1);
     for line in 0..height {
@@ -81,7 +81,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> 
     Ok(())
 }
 
-/// Rust's own padding is limited to 65,535 columns; texts of records are not.
+/// Writes spaces. Rust's own padding is limited to 65,535 columns; texts of records are not.
 fn write_spaces(f: &mut fmt::Formatter<'_>, mut count: usize) -> fmt::Result {
     const CHUNK: &str = "                                                                ";
     while count > CHUNK.len() {
@@ -91,7 +91,7 @@ fn write_spaces(f: &mut fmt::Formatter<'_>, mut count: usize) -> fmt::Result {
     f.write_str(&CHUNK[..count])
 }
 
-/// Columns of the widest line.
+/// Width of the widest line, in columns.
 fn text_width(text: &str) -> usize {
     text.split('\n').map(display_width).max().unwrap_or(0)
 }
@@ -169,7 +169,7 @@ fn write_number(out: &mut String, number: &serde_json::Number) {
     }
 }
 
-/// Single quotes, unless the text has one and no double quote.
+/// Writes a text in single quotes, or in double quotes if it contains a single quote and no double quote.
 fn write_quoted(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);

@@ -98,7 +98,8 @@ impl Images {
         usable.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid))
     }
 
-    /// Whether nothing changed between both. Fast, but `false` for a change that was reverted.
+    /// Whether images, builds and uploads are unchanged; upload locks are not compared. Fast, but `false` after a
+    /// change that was reverted.
     pub fn is_same_as(&self, other: &Images) -> bool {
         self.by_name.ptr_eq(&other.by_name) && self.uploads.ptr_eq(&other.uploads)
     }
@@ -130,7 +131,7 @@ impl Images {
         self.change(name, lock.exists, |image| image.lock = lock);
     }
 
-    /// A contender for the build lock of an image was created or deleted.
+    /// Applies the creation or deletion of a contender for the build lock of an image.
     pub fn set_contender(&mut self, name: &ImageName, contender: &str, is_present: bool) {
         self.change(name, is_present, |image| set_contender(&mut image.lock, contender, is_present));
     }
@@ -171,7 +172,7 @@ impl Images {
         }
     }
 
-    /// A contender for the upload lock of a build and provider was created or deleted.
+    /// Applies the creation or deletion of a contender for the upload lock of a build and provider.
     pub fn set_upload_contender(&mut self, key: UploadLockKey, contender: &str, is_present: bool) {
         let mut lock = self.upload_locks.get(&key).cloned().unwrap_or_default();
         set_contender(&mut lock, contender, is_present);

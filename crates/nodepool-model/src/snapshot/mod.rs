@@ -1,6 +1,7 @@
 //! Immutable view of ZooKeeper's state with the indexes that decisions need, so that none of them scans all nodes.
 
 mod differences;
+pub mod ended_request;
 pub mod images;
 pub mod pool_registry;
 pub mod transition;
@@ -43,7 +44,7 @@ pub struct Snapshot {
     empty_nodes: OrdSet<NodeId>,
     /// Records that do not parse, with the reason; they are reported, skipped and never written.
     unreadable: OrdMap<String, String>,
-    /// Requests among them: they exist, but their labels are unknown.
+    /// Requests among the unreadable records: they exist, but their labels are unknown.
     unreadable_requests: OrdSet<RequestId>,
     idle: OrdMap<PoolId, OrdMap<LabelName, OrdSet<NodeId>>>,
     by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
@@ -113,7 +114,7 @@ impl Snapshot {
         self.idle.get(pool).and_then(|labels| labels.get(label)).into_iter().flat_map(|ids| ids.iter())
     }
 
-    /// The same nodes in rotated order, starting after one of them.
+    /// Idle nodes of a pool that carry a label, in rotated order, starting after one of them.
     pub fn idle_nodes_after<'a>(
         &'a self,
         pool: &PoolId,
@@ -131,7 +132,7 @@ impl Snapshot {
         behind.chain(before)
     }
 
-    /// The labels of such nodes, regardless of the current configuration.
+    /// Labels of a pool's idle nodes, regardless of the current configuration.
     pub fn idle_labels<'a>(&'a self, pool: &PoolId) -> impl Iterator<Item = &'a LabelName> + use<'a> {
         self.idle.get(pool).into_iter().flat_map(|labels| labels.keys())
     }
@@ -256,7 +257,7 @@ impl Snapshot {
 
 // Changes; only the mirror and tests make them.
 impl Snapshot {
-    /// Newer transactions win; returns whether the snapshot changed.
+    /// Stores a record unless the present one is at least as new; returns whether the snapshot changed.
     pub fn put_node(&mut self, id: NodeId, mut stored: Versioned<Node>) -> bool {
         let old = self.nodes.get(&id);
         if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
@@ -301,13 +302,13 @@ impl Snapshot {
         self.node_locks.remove(id);
     }
 
-    /// A node znode has no data: its record, if there was one, is dropped.
+    /// Registers a node znode without data, and drops the node's earlier record.
     pub fn put_empty_node(&mut self, id: NodeId) {
         self.drop_node_record(&id);
         self.empty_nodes.insert(id);
     }
 
-    /// The node's current record cannot be read. Its lock stays known.
+    /// Drops a node's record, for example because the current one cannot be read. The node's lock stays known.
     pub fn drop_node_record(&mut self, id: &NodeId) {
         self.record_removal(id);
         self.deindex_node(id);
@@ -337,9 +338,7 @@ impl Snapshot {
         if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
             return false;
         }
-        if let Some(transitions) = &mut self.transitions {
-            transitions.extend(Transition::of_request(&id, old.map(|old| &*old.record), Some(&stored.record)));
-        }
+        self.collect_request_transition(&id, Some(&stored.record));
         self.deindex_request(&id);
         self.zxid = self.zxid.max(stored.mzxid);
         match stored.record.state {
@@ -369,20 +368,19 @@ impl Snapshot {
         }
     }
 
-    /// The request's current record cannot be read.
+    /// Drops a request's record because the current one cannot be read. The request still exists.
     pub fn set_request_unreadable(&mut self, id: &RequestId) {
+        let is_new = self.unreadable_requests.insert(id.clone()).is_none();
         self.drop_request(id);
-        if self.unreadable_requests.insert(id.clone()).is_none() {
+        if is_new {
             self.reindex_orphans_of(id);
         }
     }
 
     fn drop_request(&mut self, id: &RequestId) {
+        self.collect_request_transition(id, None);
         self.deindex_request(id);
-        let Some(old) = self.requests.remove(id) else { return };
-        if let Some(transitions) = &mut self.transitions {
-            transitions.extend(Transition::of_request(id, Some(&old.record), None));
-        }
+        self.requests.remove(id);
     }
 
     pub fn set_request_lock(&mut self, id: RequestId, lock: LockState) {
@@ -432,7 +430,7 @@ impl Snapshot {
         }
     }
 
-    /// Called before the record is removed.
+    /// Removes a node from all indexes; called before its record is removed.
     fn deindex_node(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
         self.deindex_state(id);
@@ -531,7 +529,7 @@ impl Snapshot {
         }
     }
 
-    /// The request of this node does not exist.
+    /// Indexes a node whose request does not exist.
     fn index_orphan(&mut self, id: &NodeId, state: NodeState, locked: bool) {
         if matches!(state, NodeState::Ready | NodeState::Init) && !locked {
             self.orphaned.insert(id.clone());
@@ -541,7 +539,7 @@ impl Snapshot {
         }
     }
 
-    /// A request was created or deleted.
+    /// Updates the orphan indexes after a request was created or deleted.
     fn reindex_orphans_of(&mut self, request: &RequestId) {
         let exists = self.has_request(request);
         for id in self.allocated.get(request).cloned().unwrap_or_default() {
@@ -554,7 +552,7 @@ impl Snapshot {
         }
     }
 
-    /// The lock of a request changed.
+    /// Updates the index of unlocked pending requests after the lock of one changed.
     fn index_request_lock(&mut self, id: &RequestId) {
         let is_pending = |stored: &Versioned<NodeRequest>| stored.record.state == RequestState::Pending;
         if self.requests.get(id).is_some_and(is_pending) && !self.is_request_locked(id) {

@@ -1,5 +1,5 @@
-//! Registered pools of all launchers, indexed by label. Each pool runs this query for each waiting request, so it must
-//! not scan all pools.
+//! Registered pools of all launchers, indexed by label. Each pool queries the registry for each waiting request, so a
+//! query must not scan all pools.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl PoolRegistry {
         pools.filter(move |pool| labels.len() < 2 || pool.serves(labels))
     }
 
-    /// Counts insertions and removals: with the same number, the registry is the same.
+    /// Number of insertions and removals so far; while it is the same, the registry is the same.
     pub fn revision(&self) -> u64 {
         self.revision
     }

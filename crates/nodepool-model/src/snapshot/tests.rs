@@ -13,7 +13,7 @@ fn equal_parts_of_node_records_are_shared() {
     let mut snapshot = Snapshot::default();
     let ids: [NodeId; 2] = ["0000000001".into(), "0000000002".into()];
     assert!(ids.iter().all(|id| snapshot.put_node(id.clone(), node(1))));
-    // A later version of the first one as read from a server shares with the one before.
+    // A later version of the first record, as read from a server, shares values with the version before it.
     assert!(snapshot.put_node(ids[0].clone(), node(2)));
     let [one, other] = ids.map(|id| snapshot.node(&id).unwrap().record.clone());
     assert_eq!(one, other);

@@ -7,8 +7,8 @@ use crate::records::ids::{LabelName, PoolId, ProviderName, TenantName};
 use crate::records::node::{Node, NodeState};
 use crate::records::resources::Resources;
 
-/// Usage of one pool's nodes: sized ones (with `resources`) by their records, the others by count of their first label.
-/// That count also adds the resources of sized nodes that no record contains.
+/// Usage of one pool's nodes: sized nodes (with `resources`) by their records, other nodes by the count of their first
+/// label. Sized nodes are also counted by label, for the resources that no record contains.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PoolUsage {
     sized: Resources,
@@ -58,7 +58,7 @@ impl UsageTotals {
         total
     }
 
-    /// Nodes without `resources` count nothing, as in Nodepool 11.
+    /// Usage of one tenant. Nodes without `resources` count nothing, as in Nodepool 11.
     pub fn used_by_tenant(&self, tenant: &TenantName) -> Resources {
         self.tenants.get(tenant).cloned().unwrap_or_default()
     }

@@ -38,7 +38,7 @@ impl<T: Clone> Versioned<T> {
     }
 }
 
-/// Why a write failed, by consequence.
+/// Reason of a failed write, by its consequence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The decision was based on a stale snapshot. Nothing was written; decide again.
@@ -59,7 +59,7 @@ pub enum WriteError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockState {
     pub exists: bool,
-    /// Usually one or none, for which a persistent set would allocate a whole tree node.
+    /// Usually one or none. A persistent set would allocate a whole tree node even for one.
     pub contenders: BTreeSet<String>,
     /// Time of the last change of the directory, in milliseconds since the epoch, if it was read.
     pub mtime_ms: i64,
