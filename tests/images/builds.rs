@@ -15,7 +15,7 @@ use zookeeper_server::types::CreateMode;
 #[test]
 fn an_image_without_a_build_is_built() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let _builder = harness
             .start(&["name: debian, formats: [qcow2, raw], elements: [debian, vm], release: 12, python-path: /py"]);
         let builds = harness.until_built("debian", 1).await;
@@ -42,7 +42,7 @@ fn an_image_without_a_build_is_built() {
 #[test]
 fn a_build_request_is_deleted_only_when_its_build_exists() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.put_foreign_build("debian", 10.0, &["raw"]).await;
         harness.create_flag_file("fail");
         let _builder = harness.start(&["name: debian, formats: [raw]"]);
@@ -64,7 +64,7 @@ fn a_build_request_is_deleted_only_when_its_build_exists() {
 #[test]
 fn a_paused_image_is_not_built_until_resumed() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let pause = paths::image_pause(&"held".into());
         make_path(&harness.zk, paths::parent(&pause).unwrap()).await.unwrap();
         harness.zk.create(&pause, Bytes::new(), CreateMode::Persistent).await.unwrap();
@@ -86,7 +86,7 @@ fn a_paused_image_is_not_built_until_resumed() {
 #[test]
 fn an_old_or_incomplete_build_is_rebuilt() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.put_foreign_build("fresh", 10.0, &["raw", "vhd"]).await;
         harness.put_foreign_build("old", 100.0, &["raw"]).await;
         harness.put_foreign_build("lacking", 10.0, &["vhd"]).await;
@@ -104,7 +104,7 @@ fn an_old_or_incomplete_build_is_rebuilt() {
 #[test]
 fn a_build_expires_without_any_other_event() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let _builder = harness.start_with(&["name: debian, formats: [raw], rebuild-age: 1"], |options| {
             options.build_interval = Seconds(1000.0);
         });
@@ -115,7 +115,7 @@ fn a_build_expires_without_any_other_event() {
 #[test]
 fn an_image_that_another_builder_builds_is_not_built() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let directory = paths::image_builds_lock(&"debian".into());
         let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("the lock is free");
         let two = [(); 2].map(|()| {
@@ -138,7 +138,7 @@ fn failed_builds_and_builds_without_a_file_are_recorded_as_failed() {
             ("empty", "name: debian, formats: [raw]"),
             ("hang", "name: debian, formats: [raw], build-timeout: 1"),
         ] {
-            let harness = BuilderHarness::new();
+            let harness = BuilderHarness::create();
             harness.create_flag_file(flag);
             let _builder = harness.start(&[image]);
             until(flag, async || harness.count_builds("debian", BuildState::Failed).await >= 1).await;
@@ -152,7 +152,7 @@ fn failed_builds_and_builds_without_a_file_are_recorded_as_failed() {
 #[test]
 fn a_build_whose_record_was_deleted_leaves_no_file() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("hang");
         let _builder =
             harness.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Seconds(1000.0));
@@ -174,7 +174,7 @@ fn a_build_whose_record_was_deleted_leaves_no_file() {
 fn an_unwritable_directory_fails_builds_until_writable() {
     on_real_time(async {
         for folder in ["images", "logs"] {
-            let harness = BuilderHarness::new();
+            let harness = BuilderHarness::create();
             let directory = harness.path(folder);
             let _ = std::fs::remove_dir(&directory);
             std::fs::write(&directory, "a file is in the way").unwrap();
@@ -190,7 +190,7 @@ fn an_unwritable_directory_fails_builds_until_writable() {
 #[test]
 fn a_missing_build_command_fails_the_build_and_leaves_no_files() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         std::fs::remove_file(harness.path("dib")).unwrap();
         let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
             options.build_interval = Seconds(1000.0);
@@ -207,7 +207,7 @@ fn a_missing_build_command_fails_the_build_and_leaves_no_files() {
 #[test]
 fn a_build_whose_record_was_deleted_is_cancelled() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("hang");
         let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
             options.build_interval = Seconds(1000.0);
@@ -224,7 +224,7 @@ fn a_build_whose_record_was_deleted_is_cancelled() {
 #[test]
 fn session_loss_cancels_a_build_and_kills_its_processes() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("hang");
         let builder = harness.start(&["name: debian, formats: [raw]"]);
         until("the command to run", async || !harness.calls().is_empty()).await;
@@ -240,7 +240,7 @@ fn session_loss_cancels_a_build_and_kills_its_processes() {
 #[test]
 fn a_build_cancelled_by_session_loss_may_clean_up() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("slow-exit");
         harness.create_flag_file("hang");
         let builder = harness.start(&["name: debian, formats: [raw]"]);
@@ -256,7 +256,7 @@ fn a_build_cancelled_by_session_loss_may_clean_up() {
 #[test]
 fn a_build_is_newer_than_one_with_a_future_timestamp() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.put_foreign_build("debian", -3600.0, &["raw"]).await;
         let _builder = harness.start(&["name: debian, formats: [raw, qcow2]", "name: other, formats: [raw]"]);
         let builds = harness.until_built("debian", 2).await;
@@ -269,7 +269,7 @@ fn a_build_is_newer_than_one_with_a_future_timestamp() {
 #[test]
 fn a_graceful_stop_finishes_the_running_build_and_starts_none() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("hang");
         let builder = harness.start(&["name: debian, formats: [raw]", "name: other, formats: [raw]"]);
         until("the command to run", async || !harness.calls().is_empty()).await;

@@ -52,7 +52,7 @@ fn a_real_image_is_built_in_two_formats_and_uploaded_intact() {
     }
     on_real_time(async {
         for cloud in clouds(&[]).await {
-            let (harness, tools) = (BuilderHarness::new(), tools());
+            let (harness, tools) = (BuilderHarness::create(), tools());
             let path = format!("{}:{}:/usr/sbin:/sbin", tools.display(), std::env::var("PATH").unwrap_or_default());
             let elements = programs::repository().join("tests/elements");
             // The image of 1 GiB has room for the journal of its file system.

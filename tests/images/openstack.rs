@@ -34,7 +34,7 @@ impl ImageHarness {
     }
 
     async fn with_options(cloud: &TestCloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         Self::with_builder(harness, cloud, image, tune).await
     }
 
@@ -170,7 +170,7 @@ fn an_interrupted_upload_leaves_a_failed_record_and_no_image() {
     on_real_time(async {
         let size = 3_000_000;
         let cloud = TestCloud::simulated(&["--uploads-break-at", "1"]).await;
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         std::fs::write(harness.path("size"), size.to_string()).unwrap();
         let harness = ImageHarness::with_builder(harness, &cloud, "formats: [raw]", |options| {
             options.cleanup_interval = Seconds::ZERO

@@ -70,7 +70,7 @@ async fn build_again(harness: &BuilderHarness, providers: &[&str]) -> BuildId {
 #[test]
 fn only_the_current_and_the_previous_build_are_kept() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let _builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
         let mut ids = Vec::new();
         harness.until_uploaded("debian", "one", 1).await;
@@ -89,7 +89,7 @@ fn only_the_current_and_the_previous_build_are_kept() {
 #[test]
 fn an_old_build_is_kept_while_a_provider_has_nothing_newer() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
         harness.until_uploaded("debian", "one", 1).await;
         harness.until_uploaded("debian", "two", 1).await;
@@ -112,7 +112,7 @@ fn an_old_build_is_kept_while_a_provider_has_nothing_newer() {
 #[test]
 fn removing_an_image_from_a_provider_deletes_only_its_uploads() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
         harness.until_uploaded("debian", "one", 1).await;
         harness.until_uploaded("debian", "two", 1).await;
@@ -131,7 +131,7 @@ fn removing_an_image_from_a_provider_deletes_only_its_uploads() {
 #[test]
 fn an_unconfigured_image_is_deleted_completely() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let builder = start(&harness, &[DEBIAN], &[ONE]);
         harness.until_uploaded("debian", "one", 1).await;
         let id = harness.builds("debian").await[0].0.clone();
@@ -147,7 +147,7 @@ fn an_unconfigured_image_is_deleted_completely() {
 #[test]
 fn a_builder_without_the_provider_keeps_builds_of_others() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.put_foreign_build("debian", 10.0, &["raw"]).await;
         let _builder = start(&harness, &[DEBIAN, "name: other, formats: [raw]"], &[]);
         harness.until_built("other", 1).await;
@@ -167,7 +167,7 @@ fn a_builder_without_the_provider_keeps_builds_of_others() {
 #[test]
 fn files_are_deleted_first_and_cloud_deletion_is_retried() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         harness.until_uploaded("debian", "one", 1).await;
         let first = harness.builds("debian").await[0].0.clone();
@@ -187,7 +187,7 @@ fn files_are_deleted_first_and_cloud_deletion_is_retried() {
 #[test]
 fn an_upload_deleted_by_command_is_uploaded_again() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         // With this interval no full clean-up runs.
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| options.cleanup_interval = Seconds(1000.0));
         harness.until_uploaded("debian", "one", 1).await;
@@ -207,7 +207,7 @@ fn an_upload_deleted_by_command_is_uploaded_again() {
 #[test]
 fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey {
@@ -244,7 +244,7 @@ fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
 #[test]
 fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("fail");
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Seconds(1.0);
@@ -253,7 +253,7 @@ fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
         until("a failed build", async || harness.count_builds("debian", BuildState::Failed).await == 1).await;
         let id = harness.builds("debian").await[0].0.clone();
         until_deleted(&harness, &id).await;
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.cloud.state().upload_failures.insert("one", 1);
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Seconds(1.0);
@@ -271,7 +271,7 @@ fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
 #[test]
 fn a_build_of_a_dead_builder_is_deleted_with_its_files() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("hang");
         let builder = start(&harness, &[DEBIAN], &[ONE]);
         until("the command to run", async || !harness.calls().is_empty()).await;
@@ -290,7 +290,7 @@ fn a_build_of_a_dead_builder_is_deleted_with_its_files() {
 #[test]
 fn unrelated_files_are_never_deleted() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let foreign_files = ["notes-2024.txt", "debian-deadbeef.raw", "debian-11-abc.qcow2"];
         foreign_files.iter().for_each(|name| std::fs::write(harness.path("images").join(name), "x").unwrap());
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
@@ -306,7 +306,7 @@ fn unrelated_files_are_never_deleted() {
 #[test]
 fn a_restarted_builder_deletes_files_of_its_previous_process() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let builder = harness.start_for(&[DEBIAN], &[ONE], |_| {});
         harness.until_uploaded("debian", "one", 1).await;
         builder.process.stop();
@@ -331,7 +331,7 @@ fn a_restarted_builder_deletes_files_of_its_previous_process() {
 #[test]
 fn formats_uploaded_everywhere_are_deleted_unless_kept() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.cloud.state().upload_failures.insert("three", usize::MAX);
         let image = "name: debian, delete-after-upload: true, keep-formats: [qcow2], elements: [vm]";
         let provider = |name: &str, format: &str| {
@@ -361,7 +361,7 @@ fn formats_uploaded_everywhere_are_deleted_unless_kept() {
 #[test]
 fn a_build_without_its_directory_is_deleted() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         harness.until_uploaded("debian", "one", 1).await;
         let (id, _) = harness.builds("debian").await.remove(0);
@@ -374,7 +374,7 @@ fn a_build_without_its_directory_is_deleted() {
 #[test]
 fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey { provider: "one".into(), image: "debian".into(), build, upload: "0000000001".into() };
@@ -397,7 +397,7 @@ fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
 #[test]
 fn a_late_cloud_image_is_deleted_with_its_upload() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         harness.until_uploaded("debian", "one", 1).await;
         let (key, _) = harness.uploads("debian").await.remove(0);
@@ -416,7 +416,7 @@ fn a_late_cloud_image_is_deleted_with_its_upload() {
 #[test]
 fn files_of_an_old_build_are_deleted_during_a_rebuild() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.create_flag_file("hang");
         let _builder = start(&harness, &[DEBIAN], &[ONE]);
         until("the command to run", async || !harness.calls().is_empty()).await;
@@ -434,7 +434,7 @@ fn files_of_an_old_build_are_deleted_during_a_rebuild() {
 #[test]
 fn failed_uploads_do_not_accumulate_while_a_cloud_is_down() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         {
             let mut state = harness.cloud.state();
             state.upload_failures.insert("one", usize::MAX);

@@ -26,7 +26,7 @@ const TAKES_DEBIAN: &str = "name: one, cloud: c, diskimages: [{name: debian, met
 #[test]
 fn a_build_is_uploaded_to_every_provider_in_its_format() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let raw = "name: two, cloud: c, fake: {image-format: raw}, image-name-format: '{image_name}_{upload_id}', \
                    diskimages: [{name: debian}]";
         let other = "name: three, cloud: c, diskimages: [{name: other}]";
@@ -73,7 +73,7 @@ fn a_build_is_uploaded_to_every_provider_in_its_format() {
 #[test]
 fn paused_providers_get_no_uploads_but_paused_images_do() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let paused = "name: one, cloud: c, diskimages: [{name: debian, pause: true}, {name: held}]";
         harness.put_foreign_build("held", 10.0, &["qcow2"]).await;
         let (id, _) = harness.builds("held").await.remove(0);
@@ -90,7 +90,7 @@ fn paused_providers_get_no_uploads_but_paused_images_do() {
 #[test]
 fn a_failed_upload_is_retried_after_the_others() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.cloud.state().upload_failures.insert("one", 1);
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
         let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 1);
@@ -114,7 +114,7 @@ fn hook(harness: &BuilderHarness, script: &str) -> String {
 #[test]
 fn a_hook_runs_for_each_image_and_a_rejected_image_is_deleted() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let directory = harness.folder.path().display().to_string();
         let provider =
             hook(&harness, &format!("echo \"$1 $2 $3\" >> {directory}/hooked; test ! -e {directory}/refuse"));
@@ -136,7 +136,7 @@ fn a_hook_runs_for_each_image_and_a_rejected_image_is_deleted() {
 #[test]
 fn a_hanging_hook_times_out_and_failed_deletion_is_recorded() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let provider = hook(&harness, "sleep 1000");
         harness.cloud.state().delete_failures = usize::MAX;
         let _builder = harness.start_for(&[DEBIAN], &[&provider], |options| {
@@ -152,7 +152,7 @@ fn a_hanging_hook_times_out_and_failed_deletion_is_recorded() {
 #[test]
 fn an_upload_in_progress_elsewhere_is_not_repeated() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.put_foreign_build("debian", 10.0, &["qcow2"]).await;
         let (id, _) = harness.builds("debian").await.remove(0);
         let directory = paths::image_uploads_lock(&"debian".into(), &id, &"one".into());
@@ -175,7 +175,7 @@ fn an_upload_in_progress_elsewhere_is_not_repeated() {
 #[test]
 fn an_invalid_image_name_format_creates_no_record() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let odd = "name: one, cloud: c, image-name-format: '{image_name}-{colour}', diskimages: [{name: debian}]";
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
         let _builder = harness.start_for(&[DEBIAN], &[odd, two], |_| {});
@@ -189,7 +189,7 @@ fn an_invalid_image_name_format_creates_no_record() {
 #[test]
 fn an_upload_of_a_dead_builder_is_resumed() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
         harness.until_uploaded("debian", "one", 1).await;
         builder.process.stop();
@@ -213,7 +213,7 @@ fn an_upload_of_a_dead_builder_is_resumed() {
 #[test]
 fn an_added_provider_gets_the_newest_build_without_a_rebuild() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
         harness.until_uploaded("debian", "one", 1).await;
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
@@ -227,7 +227,7 @@ fn an_added_provider_gets_the_newest_build_without_a_rebuild() {
 #[test]
 fn uploads_run_in_parallel_only_across_workers() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         harness.cloud.state().hanging_providers.push("one");
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
         let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 2);
@@ -258,7 +258,7 @@ impl ExtraDrivers for DelayedDrivers {
 #[test]
 fn a_provider_that_starts_late_gets_its_uploads() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let is_available = Arc::<AtomicBool>::default();
         let drivers = DelayedDrivers { is_available: is_available.clone(), cloud: harness.cloud.clone() };
         let _builder = harness.start_with_drivers(&[DEBIAN], &[TAKES_DEBIAN], Box::new(drivers), |_| {});
@@ -272,7 +272,7 @@ fn a_provider_that_starts_late_gets_its_uploads() {
 #[test]
 fn an_upload_is_newer_than_one_with_a_future_timestamp() {
     on_real_time(async {
-        let harness = BuilderHarness::new();
+        let harness = BuilderHarness::create();
         let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
         harness.until_uploaded("debian", "one", 1).await;
         let (old, _) = harness.uploads("debian").await.remove(0);

@@ -14,7 +14,7 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    pub fn new() -> SlowDisk {
+    pub fn build() -> SlowDisk {
         let home = tempfile::Builder::new()
             .prefix("nodepool-test-disk-")
             .tempdir()

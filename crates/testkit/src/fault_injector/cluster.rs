@@ -90,7 +90,7 @@ impl ClusterSpec {
 
 impl TestCluster {
     pub async fn start(spec: &ClusterSpec) -> TestCluster {
-        let disk = SlowDisk::new();
+        let disk = SlowDisk::build();
         let options = Options {
             tick: spec.tick,
             sync_timeout: spec.sync_timeout,

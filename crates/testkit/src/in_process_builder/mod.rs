@@ -55,7 +55,7 @@ pub struct BuilderHarness {
 }
 
 impl BuilderHarness {
-    pub fn new() -> Self {
+    pub fn create() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("images")).unwrap();
         let dib = folder.path().join("dib");
