@@ -3,28 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::Versioned;
 use nodepool_policy::cleanup::leaks::{Effect, Event, LeakDetector, LeakReason, Proof};
-use testkit::fixtures::{Fixture, FixtureSpec, NOW, build};
+use testkit::fixtures::{Fixture, FixtureSpec, NOW, build, launch_config};
 
 fn inputs(nodes: &[&str]) -> Fixture {
     let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();
     let mut built = build(&FixtureSpec { nodes, ..FixtureSpec::default() });
-    let launching = LaunchConfig {
-        attempts: 1,
-        timeout: Seconds(60.0),
-        boot_timeout: Seconds(60.0),
-        zones: Vec::new(),
-        unused_resources: UnusedResourcePolicy::default(),
-        labels: BTreeMap::new(),
-    };
+    let launching = launch_config(&[]);
     let facts =
         ProviderFacts { launch_config: Some(Arc::new(launching)), refreshed_at: NOW, ..ProviderFacts::initial() };
     built.facts = BTreeMap::from([("lab".into(), Arc::new(facts))]);

@@ -18,8 +18,9 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
 use python_yaml::diagnostics::Diagnostic;
+use testkit::fixtures::launch_config;
 use testkit::in_process_launcher::{Consumer, InProcessDaemon, on_paused_time, until, zookeeper};
-use testkit::instant_driver::{YAML, launching};
+use testkit::instant_driver::YAML;
 use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
@@ -51,7 +52,7 @@ impl SimpleAdapter for UndeletableServer {
     }
 
     fn launching(&self) -> LaunchConfig {
-        launching()
+        launch_config(&["a"])
     }
 }
 

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, ProviderFacts};
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::{ExternalId, LauncherId, NodeId, RequestId};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{LockState, NodeChange, Versioned};
 use nodepool_policy::pool::{Effect, Event, Pool};
-use testkit::fixtures::{Fixture, FixtureSpec, LAUNCHER, NOW, build, node_id, pool_id, request_id};
+use testkit::fixtures::{Fixture, FixtureSpec, LAUNCHER, NOW, build, launch_config, node_id, pool_id, request_id};
 
 /// A pool that launches nodes of the labels `a` and `b` without host key checks, and a request for nodes.
 pub struct PoolHarness {
@@ -34,22 +33,7 @@ impl PoolHarness {
 
     pub fn from_spec(spec: &FixtureSpec) -> Self {
         let mut built = build(spec);
-        let label = LaunchLabel {
-            need: Some(Resources::none().with("instances", 1.0)),
-            image: LabelImage::Cloud("image".to_owned()),
-            login: Login::default(),
-            host_key_checking: false,
-            console_log: false,
-            unavailable: None,
-        };
-        let launching = LaunchConfig {
-            attempts: 1,
-            timeout: Seconds(60.0),
-            boot_timeout: Seconds(60.0),
-            zones: Vec::new(),
-            unused_resources: UnusedResourcePolicy::default(),
-            labels: [("main".into(), ["a", "b"].map(|name| (name.into(), label.clone())).into())].into(),
-        };
+        let launching = launch_config(&["a", "b"]);
         let facts =
             ProviderFacts { refreshed_at: NOW, launch_config: Some(Arc::new(launching)), ..ProviderFacts::initial() };
         built.facts.insert("lab".into(), Arc::new(facts));

@@ -4,30 +4,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::browser::{Browser, Viewport};
+use crate::live_page_faults::{open_interposed, wait_until_api_shows};
 use bytes::Bytes;
 use nodepool_zk::Connection;
 use nodepool_zk::client::RealConnection;
 use testkit::daemon_process::{Coordinator, Daemon, WorkDir};
 use zookeeper_server::types::CreateMode;
 
-const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900, dark: false };
+pub const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900, dark: false };
+
 const DESKTOP_DARK: Viewport = Viewport { name: "desktop-dark", width: 1280, height: 900, dark: true };
-const PHONE: Viewport = Viewport { name: "phone", width: 390, height: 844, dark: false };
-const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub const PHONE: Viewport = Viewport { name: "phone", width: 390, height: 844, dark: false };
+
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver: fake\n  cloud: fake\n  region-name: r\n\
     \x20 cloud-images: [{name: fake-image-id, username: zuul}]\n  pools:\n  - name: main\n    max-servers: 3\n\
     \x20   host-key-checking: false\n    labels: [{name: small, cloud-image: fake-image-id, min-ram: 1}]\n";
 
-struct LivePageHarness {
-    work_dir: WorkDir,
-    zk: Arc<RealConnection>,
+pub struct LivePageHarness {
+    pub work_dir: WorkDir,
+    pub zk: Arc<RealConnection>,
     _launcher: Daemon,
     _coordinator: Coordinator,
 }
 
 impl LivePageHarness {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let work_dir = WorkDir::new("");
         let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
         let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
@@ -38,11 +42,11 @@ impl LivePageHarness {
         Self { work_dir, zk, _launcher: launcher, _coordinator: coordinator }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.work_dir.web_port.number)
     }
 
-    async fn put(&self, path: &str, record: &str) {
+    pub async fn put(&self, path: &str, record: &str) {
         for (slash, _) in path.match_indices('/').skip(1) {
             let _ = self.zk.create(&path[..slash], Bytes::new(), CreateMode::Persistent).await;
         }
@@ -55,7 +59,7 @@ impl LivePageHarness {
     }
 
     /// Writes a node of a provider without a pool, which no launcher changes.
-    async fn put_node(&self, number: u32, state: &str, more: &str) {
+    pub async fn put_node(&self, number: u32, state: &str, more: &str) {
         let record = format!(
             r#"{{"state": "{state}", "state_time": 1700000000.0, "provider": "elsewhere", "pool": "main", "type": ["small"]{more}}}"#
         );
@@ -63,7 +67,7 @@ impl LivePageHarness {
     }
 }
 
-async fn assert_console_is_empty(browser: &Browser) {
+pub async fn assert_console_is_empty(browser: &Browser) {
     let messages: Vec<String> =
         browser.console().await.into_iter().filter(|line| !line.starts_with("\"INFO\"")).collect();
     assert!(messages.is_empty(), "{messages:#?}");
@@ -245,210 +249,10 @@ async fn an_open_page_continues_across_a_new_session() {
     browser.quit().await;
 }
 
-/// Records and addresses may have any content; a malformed one hides no other.
-#[tokio::test]
-async fn malformed_records_do_not_hide_others() {
-    if testkit::real::skipped() {
-        return;
-    }
-    let harness = LivePageHarness::new().await;
-    let record =
-        r#"{"state": "ready", "state_time": 1e18, "provider": "elsewhere", "pool": "main", "type": ["small"]}"#;
-    harness.put("/nodepool/nodes/0000000001", record).await;
-    harness.put_node(2, "hold", "").await;
-    let request = r#"{"state": "fulfilled", "state_time": 1e300, "created_time": 1e300, "node_types": ["small"], "requestor": "odd", "nodes": []}"#;
-    harness.put("/nodepool/requests/200-0000000001", request).await;
-    let build = "/nodepool/images/debian/builds/0123456789abcdef0123456789abcdef";
-    harness.put(build, r#"{"state": "ready", "state_time": 1e18, "builder": "nb01", "formats": "raw"}"#).await;
-    let browser = Browser::start(DESKTOP).await;
-    for (view, texts) in [
-        ("nodes", ["0000000001", "0000000002"]),
-        ("requests", ["200-0000000001", "odd"]),
-        ("images", ["debian", "nb01"]),
-        ("node/0000000001", ["Record", "elsewhere"]),
-        ("request/200-0000000001", ["Record", "odd"]),
-        ("node/%", ["There is no such page", "To the overview"]),
-        ("constructor", ["There is no such page", "To the overview"]),
-        ("toString", ["There is no such page", "To the overview"]),
-        ("", ["all nodes", "hold"]),
-    ] {
-        browser.open(&harness.url(&format!("#/{view}"))).await;
-        // A change of the fragment alone does not load the page.
-        browser.run("location.reload()").await;
-        browser.wait_for_text("live").await;
-        for text in texts {
-            browser.wait_for_text(text).await;
-        }
-    }
-    assert_console_is_empty(&browser).await;
-    browser.quit().await;
-}
-
-/// Interposed between the page and its launcher: stubs replies by prefix of their address, and drops events.
-const INTERPOSER: &str = r"
-    window.between = { stubs: {}, ignored: new Set(), missed: 0, requests: 0 };
-    const realFetch = window.fetch;
-    window.fetch = (address, options) => {
-        const real = () => realFetch(address, options);
-        const stub = Object.keys(between.stubs).find((start) => String(address).startsWith(start));
-        return stub ? between.stubs[stub](real) : real();
-    };
-    window.EventSource = class extends EventSource {
-        constructor(address) { super(address); between.stream = this; }
-        addEventListener(name, listener) {
-            super.addEventListener(name, (event) => { if (between.ignored.has(name)) between.missed += 1; else listener(event); });
-        }
-    };
-    between.hold = () => new Promise((release) => { between.release = release; });
-";
-
-async fn open_interposed(harness: &LivePageHarness, view: &str, script: &str) -> Browser {
-    let browser = Browser::start(DESKTOP).await;
-    browser.run_before_page_scripts(&format!("{INTERPOSER}{script}")).await;
-    browser.open(&harness.url(view)).await;
-    browser
-}
-
 /// Waits until the condition holds in the page.
-async fn wait_until_true(browser: &Browser, condition: &str) {
+pub async fn wait_until_true(browser: &Browser, condition: &str) {
     let script = format!("return Boolean({condition})");
     testkit::wait::until(condition, TIMEOUT, async || browser.run(&script).await == true).await;
-}
-
-/// Waits until the launcher's API includes the node.
-async fn wait_until_api_shows(harness: &LivePageHarness, id: &str) {
-    let is_shown = async || harness.work_dir.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
-    testkit::wait::until("the node in /api/state", TIMEOUT, is_shown).await;
-}
-
-#[tokio::test]
-async fn a_failed_load_is_retried_while_the_stream_is_open() {
-    if testkit::real::skipped() {
-        return;
-    }
-    let harness = LivePageHarness::new().await;
-    harness.put_node(1, "ready", "").await;
-    let fails = r"between.stubs['/api/state'] = (real) => {
-        between.requests += 1;
-        return between.requests < 3 ? Promise.reject(new TypeError('cut off')) : real();
-    };";
-    let browser = open_interposed(&harness, "#/nodes", fails).await;
-    browser.wait_for_text("the server does not respond, retrying").await;
-    browser.wait_for_text("0000000001").await;
-    browser.wait_for_text_removed("retrying").await;
-    // A failed reload is retried as well; the known state stays visible meanwhile.
-    browser.run("between.requests = 0; between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
-    browser.wait_for_text("the server does not respond, retrying").await;
-    assert!(browser.text().await.contains("0000000001"));
-    harness.put_node(2, "ready", "").await;
-    browser.wait_for_text("0000000002").await;
-    browser.wait_for_text_removed("retrying").await;
-    assert_console_is_empty(&browser).await;
-    browser.quit().await;
-}
-
-#[tokio::test]
-async fn a_late_older_reply_changes_nothing() {
-    if testkit::real::skipped() {
-        return;
-    }
-    let harness = LivePageHarness::new().await;
-    harness.put_node(1, "ready", "").await;
-    wait_until_api_shows(&harness, "0000000001").await;
-    let late_reply = r"between.stubs['/api/state'] = async (real) => {
-        between.requests += 1;
-        const own = between.requests;
-        const reply = await real();
-        if (own === 1) await between.hold();
-        return reply;
-    };";
-    let browser = open_interposed(&harness, "#/nodes", late_reply).await;
-    wait_until_true(&browser, "between.release").await;
-    harness.put_node(2, "ready", "").await;
-    wait_until_api_shows(&harness, "0000000002").await;
-    browser.run("between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
-    browser.wait_for_text("0000000002").await;
-    browser.run("between.release()").await;
-    harness.put_node(3, "ready", "").await;
-    browser.wait_for_text("0000000003").await;
-    browser.wait_for_text("3 nodes").await;
-    // A regression of the state would be detected as a gap and cause another load.
-    assert_eq!(browser.run("return between.requests").await, 2);
-    assert_console_is_empty(&browser).await;
-    browser.quit().await;
-}
-
-#[tokio::test]
-async fn a_lost_patch_is_detected_by_the_next_one() {
-    if testkit::real::skipped() {
-        return;
-    }
-    let harness = LivePageHarness::new().await;
-    harness.put_node(1, "ready", "").await;
-    let browser = open_interposed(&harness, "#/nodes", "").await;
-    browser.wait_for_text("0000000001").await;
-    browser.run("between.ignored.add('patch')").await;
-    harness.put_node(2, "ready", "").await;
-    wait_until_api_shows(&harness, "0000000002").await;
-    wait_until_true(&browser, "between.missed").await;
-    assert!(!browser.text().await.contains("0000000002"));
-    browser.run("between.ignored.clear()").await;
-    harness.put_node(3, "ready", "").await;
-    browser.wait_for_text("0000000003").await;
-    browser.wait_for_text("0000000002").await;
-    assert_console_is_empty(&browser).await;
-    browser.quit().await;
-}
-
-/// Metrics may be from launchers of other versions, and records may lack fields.
-#[tokio::test]
-async fn partial_data_is_shown() {
-    if testkit::real::skipped() {
-        return;
-    }
-    let harness = LivePageHarness::new().await;
-    harness.put_node(1, "ready", "").await;
-    wait_until_api_shows(&harness, "0000000001").await;
-    let incomplete = r"
-    between.ignored.add('metrics');
-    between.stubs['/api/metrics'] = async (real) => {
-        const metrics = await (await real()).json();
-        metrics.launchers.unshift({ launcher: 'bare', providers: [{ name: 'barest' }, null] }, { launcher: 'silent' }, null,
-            { launcher: 'odd', providers: [{ name: 'oddest', quotas: [{}, null], pools: [{}, null], nodes: 7, calls: { count: 'many' } },
-                { name: 'worst', pools: 1, quotas: 'none', refreshed_at: 1e300, calls: null, nodes: { ready: null } }] });
-        metrics.reasons = {};
-        return new Response(JSON.stringify(metrics));
-    };
-    between.stubs['/api/state'] = async (real) => {
-        const state = await (await real()).json();
-        state.nodes.unshift(['0000000000', 'ready', null, null, null, null, null, false, null, null, null, null]);
-        state.requests.push(['200-0000000009', 'requested', null, 'zuul', ['small'], [], [], null, 0, 1e300],
-            ['constructor', 'requested', 1, 'zuul', null, null, [], null, null, null]);
-        return new Response(JSON.stringify(state));
-    };";
-    let browser = Browser::start(DESKTOP).await;
-    browser.run_before_page_scripts(&format!("{INTERPOSER}{incomplete}")).await;
-    for (view, texts) in [
-        ("providers", ["barest", "does not report its providers", "Not reported by this launcher", "worst", "lab"]),
-        ("nodes", ["0000000000", "cannot be shown", "0000000001", "2 nodes", "live"]),
-        (
-            "requests",
-            ["200-0000000009", "the reasons follow within 5 s", "constructor", "cannot be shown", "2 requests"],
-        ),
-        ("", ["200-0000000009", "the reasons follow within 5 s", "all nodes", "oddest", "Launch duration"]),
-    ] {
-        browser.open(&harness.url(&format!("#/{view}"))).await;
-        // A change of the fragment alone does not load the page.
-        browser.run("location.reload()").await;
-        for text in texts {
-            browser.wait_for_text(text).await;
-        }
-        let violations = browser.accessibility_violations().await;
-        assert!(violations.is_empty(), "{view}: {violations:#?}");
-        browser.screenshot(format!("incomplete-{view}").trim_end_matches('-')).await;
-    }
-    assert_console_is_empty(&browser).await;
-    browser.quit().await;
 }
 
 #[tokio::test]
@@ -527,6 +331,7 @@ async fn the_focus_is_kept_when_other_elements_change() {
 /// Chart labels of one column each, in any order of widths, and the boxes of texts that overlap or leave the chart.
 const OVERLAPPING_LABELS: &str = r"
     const { durationsChart } = await import('/static/charts.js');
+
     const bounds = [[1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 120, 150, 180, 300, 600, 900], [0.3333, 1.6666, 70, 1234.567, 99999, 1e7], [5]];
     const container = document.body.appendChild(document.createElement('div'));
     const found = [];

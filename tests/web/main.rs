@@ -5,6 +5,7 @@
 mod browser;
 mod http;
 mod live_page;
+mod live_page_faults;
 mod metrics;
 mod reference;
 #[cfg(feature = "otel")]

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, ProviderFacts};
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{Config, Label, PoolConfig, ProviderConfig, WebappConfig, ZooKeeperConfig};
 use nodepool_model::records::component::{ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId};
@@ -20,6 +21,26 @@ use serde::Deserialize;
 
 pub const NOW: Timestamp = Timestamp(10_000.0);
 pub const LAUNCHER: &str = "launcher-lab-main";
+
+/// Launch configuration of a pool `main` with these labels: one attempt, no host keys.
+pub fn launch_config(labels: &[&str]) -> LaunchConfig {
+    let label = LaunchLabel {
+        need: Some(Resources::none().with("instances", 1.0)),
+        image: LabelImage::Cloud("image".to_owned()),
+        login: Login::default(),
+        host_key_checking: false,
+        console_log: false,
+        unavailable: None,
+    };
+    LaunchConfig {
+        attempts: 1,
+        timeout: Seconds(60.0),
+        boot_timeout: Seconds(60.0),
+        zones: Vec::new(),
+        unused_resources: UnusedResourcePolicy::default(),
+        labels: [("main".into(), labels.iter().map(|name| ((*name).into(), label.clone())).collect())].into(),
+    }
+}
 
 /// Contents of a fixture. Every line is `id word word=value …`.
 #[derive(Clone, Debug, Default, Deserialize)]

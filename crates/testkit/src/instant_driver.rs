@@ -2,19 +2,17 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::fixtures::launch_config;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
+use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::{LaunchOrder, Notification};
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Resources;
-use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 
 pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
@@ -22,26 +20,6 @@ pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: 
     cloud-image: image, flavor-name: Fake Flavor}]\n";
 
 pub type Notifications = Arc<Mutex<Vec<Notification>>>;
-
-/// The launch configuration of a pool `main` with a label `a`.
-pub fn launching() -> LaunchConfig {
-    let label = LaunchLabel {
-        need: Some(Resources::none().with("instances", 1.0)),
-        image: LabelImage::Cloud("image".to_owned()),
-        login: Login::default(),
-        host_key_checking: false,
-        console_log: false,
-        unavailable: None,
-    };
-    LaunchConfig {
-        attempts: 1,
-        timeout: Seconds(60.0),
-        boot_timeout: Seconds(60.0),
-        zones: Vec::new(),
-        unused_resources: UnusedResourcePolicy::default(),
-        labels: [("main".into(), [("a".into(), label)].into())].into(),
-    }
-}
 
 /// A cloud whose instances are running at once.
 struct InstantCloud {
@@ -70,7 +48,7 @@ impl SimpleAdapter for InstantCloud {
     }
 
     fn launching(&self) -> LaunchConfig {
-        launching()
+        launch_config(&["a"])
     }
 
     fn on_notification(&self, notification: &Notification) {

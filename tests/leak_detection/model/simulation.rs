@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use super::cloud::{CloudModel, ListFault, PROVIDER, Server, ServerOwner};
 use super::zookeeper::{NodeRecord, StoreState, ZooKeeperModel, id_of};
-use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
-use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_policy::cleanup::leaks::{Effect, Event, LeakDetector, Proof};
 use nodepool_policy::inputs::Inputs;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use testkit::fixtures::{Fixture, FixtureSpec, build};
+use testkit::fixtures::{Fixture, FixtureSpec, build, launch_config};
 
 /// Events that must happen at least once in two hundred cases.
 pub const EXPECTED: [&str; 14] = [
@@ -95,14 +94,7 @@ fn provider() -> ProviderName {
 }
 
 fn facts() -> Arc<ProviderFacts> {
-    let launching = LaunchConfig {
-        attempts: 1,
-        timeout: Seconds(60.0),
-        boot_timeout: Seconds(60.0),
-        zones: Vec::new(),
-        unused_resources: UnusedResourcePolicy::default(),
-        labels: BTreeMap::new(),
-    };
+    let launching = launch_config(&[]);
     Arc::new(ProviderFacts { launch_config: Some(Arc::new(launching)), ..ProviderFacts::initial() })
 }
 
