@@ -42,37 +42,3 @@ pub async fn forward(listener: TcpListener, acceptor: TlsAcceptor, to: SocketAdd
         });
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-    use std::os::fd::AsFd;
-    use std::pin::pin;
-
-    use rustls::server::ResolvesServerCertUsingSni;
-    use tokio::net::TcpSocket;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_failing_accept_is_retried_after_a_pause() {
-        // `accept` fails at once on a socket that does not listen.
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = socket.local_addr().unwrap();
-        let listener = TcpListener::from_std(socket.as_fd().try_clone_to_owned().unwrap().into()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
-        let mut proxy = pin!(forward(listener, TlsAcceptor::from(Arc::new(config)), address));
-        let mut polls = 0;
-        let counted = poll_fn(|ctx| {
-            polls += 1;
-            // Without pauses, the paused clock would stand still.
-            assert!(polls < 1_000, "the proxy does not pause");
-            proxy.as_mut().poll(ctx)
-        });
-        assert!(tokio::time::timeout(RETRY_INTERVAL * 100, counted).await.is_err());
-        assert!(polls > 50, "{polls} attempts");
-    }
-}
