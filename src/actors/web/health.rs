@@ -17,7 +17,7 @@ use crate::actors::process::context::ProcessContext;
 /// Time after which a thread that does not run a new task counts as stuck.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// `/ready` as in Nodepool 11: ready from the first complete scheduling pass on.
+/// `/ready` as in Nodepool 11: ready once the actors have started on a complete snapshot.
 pub async fn ready(request: HttpRequest, context: Data<ProcessContext>) -> HttpResponse {
     if !*context.ready.borrow() {
         return unavailable(&request);
@@ -25,7 +25,7 @@ pub async fn ready(request: HttpRequest, context: Data<ProcessContext>) -> HttpR
     success(&request, ListFormat::of(&request).content_type(), responses::now(), "OK".into())
 }
 
-/// `/health/ready`: the first scheduling pass is complete and ZooKeeper is connected.
+/// `/health/ready`: the actors have started and ZooKeeper is connected.
 pub async fn is_ready(context: Data<ProcessContext>) -> HttpResponse {
     let started = *context.ready.borrow();
     let connected = context.snapshot_feed.latest().is_some_and(|snapshot| snapshot.connected);
