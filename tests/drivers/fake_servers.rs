@@ -13,7 +13,7 @@ use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::RequestState;
-use testkit::in_process_launcher::fake_cloud::small_label_configuration as configuration;
+use testkit::in_process_launcher::fake_cloud::small_label_configuration;
 use testkit::in_process_launcher::{
     Consumer, InProcessDaemon, on_paused_time, on_real_time, started, started_as, until,
 };
@@ -53,7 +53,7 @@ fn addresses_are_those_of_the_networks() {
     for (networks, expected) in cases {
         on_paused_time(async move {
             let (consumer, _process) =
-                started(&configuration("", &format!("        networks: [{networks}]\n"), "")).await;
+                started(&small_label_configuration("", &format!("        networks: [{networks}]\n"), "")).await;
             let Node { public_ipv4, public_ipv6, private_ipv4, interface_ip, host_id, .. } =
                 got(&consumer, "small").await;
             let shown = [public_ipv4, public_ipv6, private_ipv4, interface_ip, host_id].map(Option::unwrap_or_default);
@@ -68,7 +68,7 @@ fn the_networks_of_a_label_replace_those_of_its_pool() {
         let networks = "        networks: [fake-ipv6-network-name]\n";
         let own =
             "          - {name: other, cloud-image: image, min-ram: 8192, networks: [fake-public-network-name]}\n";
-        let (consumer, _process) = started(&(configuration("", networks, "") + own)).await;
+        let (consumer, _process) = started(&(small_label_configuration("", networks, "") + own)).await;
         assert_eq!(got(&consumer, "small").await.interface_ip.as_deref(), Some("fake_v6"));
         assert_eq!(got(&consumer, "other").await.interface_ip.as_deref(), Some("fake"));
     });
@@ -78,7 +78,7 @@ fn the_networks_of_a_label_replace_those_of_its_pool() {
 fn a_label_with_a_missing_image_is_declined_with_a_reason() {
     on_paused_time(async {
         let missing = "          - {name: other, cloud-image: missing, min-ram: 8192}\n";
-        let (consumer, process) = started(&(configuration("", "", "") + missing)).await;
+        let (consumer, process) = started(&(small_label_configuration("", "", "") + missing)).await;
         got(&consumer, "small").await;
         let id = consumer.submit_labels(&["other"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
@@ -90,7 +90,7 @@ fn a_label_with_a_missing_image_is_declined_with_a_reason() {
     for (knobs, label) in [("", "by-id"), ("    fake: {images: [missing]}\n", "missing")] {
         on_paused_time(async move {
             let other = format!("          - {{name: other, cloud-image: {label}, min-ram: 8192}}\n");
-            let (consumer, _process) = started(&(configuration(knobs, "", "") + &other)).await;
+            let (consumer, _process) = started(&(small_label_configuration(knobs, "", "") + &other)).await;
             got(&consumer, "other").await;
         });
     }
@@ -99,7 +99,8 @@ fn a_label_with_a_missing_image_is_declined_with_a_reason() {
 #[test]
 fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
     on_paused_time(async {
-        let yaml = configuration("    fake: {max-volumes: 1}\n", "", ", boot-from-volume: true, volume-size: 9");
+        let yaml =
+            small_label_configuration("    fake: {max-volumes: 1}\n", "", ", boot-from-volume: true, volume-size: 9");
         let (consumer, _process) = started(&yaml).await;
         let node = got(&consumer, "small").await;
         let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192, "volumes": 1, "volume-gb": 9});
@@ -113,7 +114,7 @@ fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
 fn a_server_whose_create_reply_was_lost_is_found() {
     testkit::provider_harness::on_paused_time(async {
         let mut provider =
-            ProviderHarness::of_config(&configuration("    fake: {create-answer-lost-every: 1}\n", "", ""));
+            ProviderHarness::of_config(&small_label_configuration("    fake: {create-answer-lost-every: 1}\n", "", ""));
         assert!(matches!(launched(&mut provider, "np1").await, Err(CloudError::Failed { .. })));
         let created = listed(&mut provider).await;
         assert_eq!(created.len(), 1);
@@ -127,7 +128,8 @@ fn a_server_whose_create_reply_was_lost_is_found() {
         assert_eq!(listed(&mut provider).await.len(), 1);
     });
     on_paused_time(async {
-        let (consumer, _process) = started(&configuration("    fake: {create-answer-lost-every: 2}\n", "", "")).await;
+        let (consumer, _process) =
+            started(&small_label_configuration("    fake: {create-answer-lost-every: 2}\n", "", "")).await;
         for _ in 0..4 {
             got(&consumer, "small").await;
         }
@@ -138,7 +140,8 @@ fn a_server_whose_create_reply_was_lost_is_found() {
 #[test]
 fn a_server_failing_on_quota_is_reported_as_a_quota_error() {
     testkit::provider_harness::on_paused_time(async {
-        let mut provider = ProviderHarness::of_config(&configuration("    fake: {boot-quota-every: 2}\n", "", ""));
+        let mut provider =
+            ProviderHarness::of_config(&small_label_configuration("    fake: {boot-quota-every: 2}\n", "", ""));
         assert!(launched(&mut provider, "np1").await.is_ok());
         assert!(matches!(launched(&mut provider, "np2").await, Err(CloudError::Quota(_))));
     });
@@ -149,14 +152,14 @@ fn a_server_failing_on_quota_is_reported_as_a_quota_error() {
 fn a_server_that_never_boots_ends_with_its_attempt() {
     on_paused_time(async {
         let knobs = "    launch-timeout: 5\n    fake: {boot-hangs-every: 2}\n";
-        let (consumer, _process) = started(&configuration(knobs, "", "")).await;
+        let (consumer, _process) = started(&small_label_configuration(knobs, "", "")).await;
         for _ in 0..3 {
             got(&consumer, "small").await;
         }
     });
     on_paused_time(async {
         let knobs = "    launch-timeout: 5\n    launch-retries: 2\n    fake: {boot-hangs-every: 1}\n";
-        let (consumer, _process) = started(&configuration(knobs, "", "")).await;
+        let (consumer, _process) = started(&small_label_configuration(knobs, "", "")).await;
         let id = consumer.submit_labels(&["small"]).await;
         assert_eq!(consumer.wait_for_end(&id).await.state, RequestState::Failed);
         until("the failed node to be deleted", async || consumer.nodes().await.is_empty()).await;
@@ -167,7 +170,7 @@ fn a_server_that_never_boots_ends_with_its_attempt() {
 fn consoles_and_addresses_are_as_configured() {
     testkit::provider_harness::on_paused_time(async {
         let knobs = "    fake: {address: 127.0.0.2, console: no network}\n";
-        let mut provider = ProviderHarness::of_config(&configuration(knobs, "", ""));
+        let mut provider = ProviderHarness::of_config(&small_label_configuration(knobs, "", ""));
         let instance = launched(&mut provider, "np1").await.unwrap();
         assert_eq!(instance.interface_ip.as_deref(), Some("127.0.0.2"));
         let console = provider.run(Job::Console(instance.external_id.clone())).await;
@@ -181,7 +184,8 @@ fn consoles_and_addresses_are_as_configured() {
 fn the_console_is_fetched_if_host_keys_cannot_be_read() {
     on_real_time(async {
         let knobs = "    boot-timeout: 1\n    launch-retries: 1\n    fake: {address: 127.0.0.1, console: no network}\n";
-        let yaml = configuration(knobs, "", ", console-log: true").replace("Precise}", "Precise, connection-port: 1}");
+        let yaml = small_label_configuration(knobs, "", ", console-log: true")
+            .replace("Precise}", "Precise, connection-port: 1}");
         let (sink, mut samples) = SampleSink::channel();
         let mut process = InProcessDaemon::new(&yaml);
         Arc::get_mut(&mut process.shared).unwrap().samples = sink;
@@ -198,7 +202,7 @@ fn the_console_is_fetched_if_host_keys_cannot_be_read() {
 
 #[test]
 fn fractional_fault_counts_and_port_0_are_out_of_range() {
-    let yaml = configuration("    fake: {create-fails-every: 2.5, boot-fails-every: 2.0}\n", "", "");
+    let yaml = small_label_configuration("    fake: {create-fails-every: 2.5, boot-fails-every: 2.0}\n", "", "");
     let config = testkit::provider_harness::config(&yaml.replace("Precise}", "Precise, connection-port: 0}"));
     let problems = nodepool_drivers::diagnostics(config.providers.values().next().unwrap());
     let mut help: Vec<&str> = problems.iter().map(|problem| problem.help.as_str()).collect();
@@ -209,13 +213,14 @@ fn fractional_fault_counts_and_port_0_are_out_of_range() {
 #[test]
 fn missing_and_unknown_keys_are_reported_with_position() {
     let config = testkit::provider_harness::config(
-        &configuration("    fake: {boot-time: 1}\n", "", "").replace("cloud-image: image", "cloud-image: missing"),
+        &small_label_configuration("    fake: {boot-time: 1}\n", "", "")
+            .replace("cloud-image: image", "cloud-image: missing"),
     );
     let problems = nodepool_drivers::diagnostics(config.providers.values().next().unwrap());
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].to_string().contains("Unable to find image missing"), "{}", problems[0]);
     let mut parsing = Vec::new();
-    let yaml = configuration("    fake: {boot-hangs-evry: 1}\n", "", "");
+    let yaml = small_label_configuration("    fake: {boot-hangs-evry: 1}\n", "", "");
     let root = python_yaml::parse::parse(&yaml, &mut parsing).unwrap();
     let problems = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT_IN_DRIVERS);
     assert_eq!(problems.len(), 1, "{problems:?}");

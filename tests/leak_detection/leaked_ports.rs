@@ -6,7 +6,7 @@ use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::unused_resources::CleanMode;
 use nodepool_model::records::time::Seconds;
-use testkit::in_process_launcher::fake_cloud::small_label_configuration as configuration;
+use testkit::in_process_launcher::fake_cloud::small_label_configuration;
 use testkit::in_process_launcher::{InProcessDaemon, on_paused_time, started_as, until};
 use testkit::provider_harness::ProviderHarness;
 
@@ -14,7 +14,7 @@ use testkit::provider_harness::ProviderHarness;
 fn leaked_ports_are_deleted_after_two_listings() {
     on_paused_time(async {
         let (sink, mut samples) = SampleSink::channel();
-        let mut process = InProcessDaemon::new(&configuration("    port-cleanup-interval: 2\n", "", ""));
+        let mut process = InProcessDaemon::new(&small_label_configuration("    port-cleanup-interval: 2\n", "", ""));
         Arc::get_mut(&mut process.shared).unwrap().samples = sink;
         let (_consumer, _process) = started_as(process).await;
         let mut counted = 0.0;
@@ -33,7 +33,8 @@ fn leaked_ports_are_deleted_after_two_listings() {
 #[test]
 fn ports_are_kept_after_one_listing_or_if_too_many() {
     testkit::provider_harness::on_paused_time(async {
-        let mut provider = ProviderHarness::of_config(&configuration("    port-cleanup-interval: 7\n", "", ""));
+        let mut provider =
+            ProviderHarness::of_config(&small_label_configuration("    port-cleanup-interval: 7\n", "", ""));
         assert_eq!(provider.facts().launch_config.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
         let clean = async |provider: &mut ProviderHarness, ports: bool, mode: CleanMode| {
             let Ok(Outcome::CleanedUnused(done)) = provider.run(Job::CleanUnused { ports, mode }).await else {

@@ -1,77 +1,13 @@
 //! The live page in a real browser: its content, updates, escaping of markup, and an empty console.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use crate::browser::{Browser, Viewport};
-use crate::live_page_faults::{open_interposed, wait_until_api_shows};
-use bytes::Bytes;
+use crate::live_page_harness::{
+    DESKTOP, LivePageHarness, PHONE, TIMEOUT, assert_console_is_empty, open_interposed, wait_until_api_shows,
+    wait_until_true,
+};
 use nodepool_zk::Connection;
-use nodepool_zk::client::RealConnection;
-use testkit::daemon_process::{Coordinator, Daemon, WorkDir};
-use zookeeper_server::types::CreateMode;
-
-pub const DESKTOP: Viewport = Viewport { name: "desktop", width: 1280, height: 900, dark: false };
 
 const DESKTOP_DARK: Viewport = Viewport { name: "desktop-dark", width: 1280, height: 900, dark: true };
-
-pub const PHONE: Viewport = Viewport { name: "phone", width: 390, height: 844, dark: false };
-
-pub const TIMEOUT: Duration = Duration::from_secs(60);
-
-const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver: fake\n  cloud: fake\n  region-name: r\n\
-    \x20 cloud-images: [{name: fake-image-id, username: zuul}]\n  pools:\n  - name: main\n    max-servers: 3\n\
-    \x20   host-key-checking: false\n    labels: [{name: small, cloud-image: fake-image-id, min-ram: 1}]\n";
-
-pub struct LivePageHarness {
-    pub work_dir: WorkDir,
-    pub zk: Arc<RealConnection>,
-    _launcher: Daemon,
-    _coordinator: Coordinator,
-}
-
-impl LivePageHarness {
-    pub async fn new() -> Self {
-        let work_dir = WorkDir::new("");
-        let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
-        let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
-        work_dir.configure(&(servers + CONFIG));
-        let launcher = work_dir.launcher(&["-f"]);
-        work_dir.wait_until_ready().await;
-        let zk = coordinator.session().await;
-        Self { work_dir, zk, _launcher: launcher, _coordinator: coordinator }
-    }
-
-    pub fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}/{path}", self.work_dir.web_port.number)
-    }
-
-    pub async fn put(&self, path: &str, record: &str) {
-        for (slash, _) in path.match_indices('/').skip(1) {
-            let _ = self.zk.create(&path[..slash], Bytes::new(), CreateMode::Persistent).await;
-        }
-        let data = Bytes::copy_from_slice(record.as_bytes());
-        if self.zk.exists(path).await.unwrap().is_some() {
-            self.zk.set(path, data, -1).await.unwrap();
-        } else {
-            self.zk.create(path, data, CreateMode::Persistent).await.unwrap();
-        }
-    }
-
-    /// Writes a node of a provider without a pool, which no launcher changes.
-    pub async fn put_node(&self, number: u32, state: &str, more: &str) {
-        let record = format!(
-            r#"{{"state": "{state}", "state_time": 1700000000.0, "provider": "elsewhere", "pool": "main", "type": ["small"]{more}}}"#
-        );
-        self.put(&format!("/nodepool/nodes/{number:010}"), &record).await;
-    }
-}
-
-pub async fn assert_console_is_empty(browser: &Browser) {
-    let messages: Vec<String> =
-        browser.console().await.into_iter().filter(|line| !line.starts_with("\"INFO\"")).collect();
-    assert!(messages.is_empty(), "{messages:#?}");
-}
 
 async fn check_all_views(harness: &LivePageHarness, screen: Viewport) {
     let browser = Browser::start(screen).await;
@@ -206,9 +142,9 @@ async fn a_page_without_its_launcher_says_so_and_reconnects() {
     let browser = Browser::start(DESKTOP).await;
     browser.open(&harness.url("")).await;
     browser.wait_for_text("live").await;
-    harness._launcher.kill();
+    harness.launcher.kill();
     browser.wait_for_text("no connection to the launcher").await;
-    harness._launcher = harness.work_dir.launcher(&["-f"]);
+    harness.launcher = harness.work_dir.launcher(&["-f"]);
     harness.work_dir.wait_until_ready().await;
     harness.put_node(5, "hold", "").await;
     testkit::wait::until("the page to reconnect", TIMEOUT, async || {
@@ -233,12 +169,12 @@ async fn an_open_page_continues_across_a_new_session() {
     browser.open(&harness.url("#/nodes")).await;
     browser.wait_for_text("29 nodes").await;
     browser.run("window.untouched = true").await;
-    harness._coordinator.stop().await;
+    harness.coordinator.stop().await;
     browser.wait_for_text("ZooKeeper is not responding").await;
     // A server without sessions and nodes.
     let empty = harness.work_dir.path("another coordinator");
-    harness._coordinator.start_again(&empty).await;
-    harness.zk = harness._coordinator.session().await;
+    harness.coordinator.start_again(&empty).await;
+    harness.zk = harness.coordinator.session().await;
     browser.wait_for_text_removed("ZooKeeper is not responding").await;
     browser.wait_for_text_removed("0000000029").await;
     harness.put_node(77, "ready", "").await;
@@ -247,12 +183,6 @@ async fn an_open_page_continues_across_a_new_session() {
     assert_eq!(browser.run("return window.untouched === true").await, true);
     assert_console_is_empty(&browser).await;
     browser.quit().await;
-}
-
-/// Waits until the condition holds in the page.
-pub async fn wait_until_true(browser: &Browser, condition: &str) {
-    let script = format!("return Boolean({condition})");
-    testkit::wait::until(condition, TIMEOUT, async || browser.run(&script).await == true).await;
 }
 
 #[tokio::test]

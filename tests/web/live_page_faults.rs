@@ -1,7 +1,10 @@
 //! The live page under faults: malformed records, lost and late replies of the API, and partial data.
 
 use crate::browser::Browser;
-use crate::live_page::{DESKTOP, LivePageHarness, TIMEOUT, assert_console_is_empty, wait_until_true};
+use crate::live_page_harness::{
+    DESKTOP, INTERPOSER, LivePageHarness, assert_console_is_empty, open_interposed, wait_until_api_shows,
+    wait_until_true,
+};
 
 /// Records and addresses may have any content; a malformed one hides no other.
 #[tokio::test]
@@ -40,38 +43,6 @@ async fn malformed_records_do_not_hide_others() {
     }
     assert_console_is_empty(&browser).await;
     browser.quit().await;
-}
-
-/// Interposed between the page and its launcher: stubs replies by prefix of their address, and drops events.
-const INTERPOSER: &str = r"
-    window.between = { stubs: {}, ignored: new Set(), missed: 0, requests: 0 };
-
-    const realFetch = window.fetch;
-    window.fetch = (address, options) => {
-        const real = () => realFetch(address, options);
-        const stub = Object.keys(between.stubs).find((start) => String(address).startsWith(start));
-        return stub ? between.stubs[stub](real) : real();
-    };
-    window.EventSource = class extends EventSource {
-        constructor(address) { super(address); between.stream = this; }
-        addEventListener(name, listener) {
-            super.addEventListener(name, (event) => { if (between.ignored.has(name)) between.missed += 1; else listener(event); });
-        }
-    };
-    between.hold = () => new Promise((release) => { between.release = release; });
-";
-
-pub async fn open_interposed(harness: &LivePageHarness, view: &str, script: &str) -> Browser {
-    let browser = Browser::start(DESKTOP).await;
-    browser.run_before_page_scripts(&format!("{INTERPOSER}{script}")).await;
-    browser.open(&harness.url(view)).await;
-    browser
-}
-
-/// Waits until the launcher's API includes the node.
-pub async fn wait_until_api_shows(harness: &LivePageHarness, id: &str) {
-    let is_shown = async || harness.work_dir.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
-    testkit::wait::until("the node in /api/state", TIMEOUT, is_shown).await;
 }
 
 #[tokio::test]

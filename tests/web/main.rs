@@ -6,6 +6,7 @@ mod browser;
 mod http;
 mod live_page;
 mod live_page_faults;
+mod live_page_harness;
 mod metrics;
 mod reference;
 #[cfg(feature = "otel")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::real::child_process::{ChildProcess, Output};
 use crate::real::ports::{self, Port};
-use crate::{programs, wait};
+use crate::{embedded_zk, programs, wait};
 use nix::sys::signal::Signal;
 use nodepool_zk::Connection;
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
@@ -169,11 +169,7 @@ pub fn configuration(port: u16) -> String {
 }
 
 pub async fn serve(data_dir: &Path, first_port: u16) -> EmbeddedServer {
-    EmbeddedServer::start(EmbeddedOptions { data_dir: data_dir.to_owned(), first_port, now_ms }).await.unwrap()
-}
-
-fn now_ms() -> i64 {
-    (nodepool::actors::runtime::clock::now().0 * 1000.0) as i64
+    EmbeddedServer::start(EmbeddedOptions { first_port, ..embedded_zk::options(data_dir) }).await.unwrap()
 }
 
 /// Names of the registered launchers.
