@@ -499,6 +499,7 @@ function quotaPart(provider) {
 function providerParts(launcher, provider) {
   return [el('p', { class: 'quiet' }, `${textOrDash(provider.driver)}, by ${launcher}`, provider.spacing_s ? `, ${textOrDash(provider.spacing_s)} s between two calls` : ''),
     provider.unavailable ? el('p', { class: 'bad' }, String(provider.unavailable)) : null,
+    ...asArray(provider.conditions).map(asObject).map((condition) => el('p', { class: 'bad' }, 'For ', ageText(condition.since), `: ${textOrDash(condition.text)}`)),
     el('dl', {},
       el('dt', {}, 'Nodes'), el('dd', {}, stateLinks(provider)),
       el('dt', {}, 'API'), el('dd', {}, callsText(asObject(provider.calls))),

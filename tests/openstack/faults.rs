@@ -213,7 +213,6 @@ fn a_cloud_that_never_recovers_fails_only_its_request() {
             kinds.map(|kind| (kind, json!({"faults": [format!("{kind} method=POST path=^/compute/v2.1/servers$")]})));
         let others = [
             ("no address", json!({"faults": ["500 path=^/network/v2.0/floatingips$"]})),
-            ("no lists", json!({"faults": ["500 path=^/compute/v2.1/servers/detail$"]})),
             ("stuck in BUILD", json!({"boot_sticks_every": 1})),
             ("disappears", json!({"vanish_every": 1, "vanish_after_s": 0.1})),
             ("ERROR", json!({"boot_fails_every": 1})),

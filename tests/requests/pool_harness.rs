@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::facts::{LaunchConfig, ProviderFacts};
+use nodepool_driver::health::{CloudHealth, Decision, Refusal};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::records::ids::{ExternalId, LauncherId, NodeId, RequestId};
+use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{LockState, NodeChange, Versioned};
@@ -67,16 +69,59 @@ impl PoolHarness {
         self.pool.step(event, &self.built.inputs())
     }
 
-    /// A request that waited for capacity and is about to be extended.
+    /// A request for two nodes, one of which is ready. The other was refused, and is about to be launched again.
     pub fn about_to_extend() -> Self {
-        let mut harness = Self::new("a");
+        let mut harness = Self::new("a,a");
         harness.start_launches();
-        let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-        harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
-        harness.built.snapshot.remove_node(&harness.nodes[0]);
-        harness.built.now = NOW + Seconds(5.0);
-        assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { .. }]));
+        let [Effect::Save(ready)] = &harness.launched(0)[..] else { panic!("a ready node is saved") };
+        harness.apply(ready);
+        harness.step(Event::Saved(harness.nodes[0].clone(), Ok(())));
+        harness.refuse(1);
+        harness.built.snapshot.remove_node(&harness.nodes[1]);
+        harness.set_window(Some(1));
+        assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Extend { .. }]));
         harness
+    }
+
+    pub fn set_zones(&mut self, zones: &[&str]) {
+        let mut facts = ProviderFacts::clone(&self.built.facts["lab"]);
+        let launching = LaunchConfig::clone(facts.launch_config.as_ref().unwrap());
+        let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
+        facts.launch_config = Some(Arc::new(LaunchConfig { zones, ..launching }));
+        self.built.facts.insert("lab".into(), Arc::new(facts));
+    }
+
+    /// Adds a request and makes it the one that the harness serves.
+    pub fn add_request(&mut self, id: &str, labels: &[&str]) {
+        (self.request, self.nodes) = (request_id(id), Vec::new());
+        let record = NodeRequest::new(labels.iter().map(|label| (*label).into()).collect(), "tester", NOW);
+        let stored = Versioned { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 };
+        self.built.snapshot.put_request(self.request.clone(), stored);
+    }
+
+    /// Sets the health of the cloud as its TaskManager publishes it.
+    pub fn set_health(&mut self, health: CloudHealth) {
+        let facts = ProviderFacts { health, ..ProviderFacts::clone(&self.built.facts["lab"]) };
+        self.built.facts.insert("lab".into(), Arc::new(facts));
+    }
+
+    /// The cloud is full and allows this many undecided launches, or is not full.
+    pub fn set_window(&mut self, window: Option<usize>) {
+        let refusal = |window| Refusal {
+            since: NOW,
+            reason: "cores".to_owned(),
+            window,
+            decided_by: Decision::Creation,
+            accepted: 0,
+        };
+        self.set_health(CloudHealth { full: window.map(refusal), ..CloudHealth::default() });
+    }
+
+    /// The cloud refuses the node's launch because it is full.
+    pub fn refuse(&mut self, node: usize) -> Vec<Effect> {
+        self.set_window(Some(0));
+        let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+        self.step(Event::JobUpdate(self.nodes[node].clone(), refused))
     }
 
     /// Applies a write to the snapshot.

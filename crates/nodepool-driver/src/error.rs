@@ -26,6 +26,15 @@ pub enum CloudError {
     /// provider permanently unavailable.
     #[error("denied: {0}")]
     Denied(String),
+    /// The cloud did not serve the call: a 5xx, no connection, no name, no TLS. A driver cannot know whether this call
+    /// or the whole cloud is concerned; the TaskManager finds out. Submitters and machines receive this error only for
+    /// an outage of the whole cloud, which does not count as a failed attempt.
+    #[error("{detail}")]
+    Outage {
+        detail: String,
+        /// The call may have been executed nevertheless.
+        may_have_worked: bool,
+    },
     #[error("{detail}")]
     Failed { kind: FailureKind, detail: String },
     /// The call's own deadline passed before the cloud answered.
@@ -43,8 +52,30 @@ impl CloudError {
             CloudError::Capacity(_) => "capacity",
             CloudError::Throttled { .. } => "throttled",
             CloudError::Denied(_) => "denied",
+            CloudError::Outage { .. } => "outage",
             CloudError::Failed { .. } => "failed",
             CloudError::Deadline => "deadline",
+        }
+    }
+
+    /// Whether the error may be part of an outage of the whole cloud.
+    pub fn suggests_outage(&self) -> bool {
+        matches!(self, CloudError::Outage { .. } | CloudError::Deadline)
+    }
+
+    /// The same error, of a call that met an outage of the whole cloud.
+    pub fn during_outage(self) -> Self {
+        match self {
+            CloudError::Deadline => CloudError::Outage { detail: self.to_string(), may_have_worked: true },
+            other => other,
+        }
+    }
+
+    /// The same error, of a call that failed although the cloud responds.
+    pub fn without_outage(self) -> Self {
+        match self {
+            CloudError::Outage { detail, .. } => CloudError::Failed { kind: FailureKind::Unknown, detail },
+            other => other,
         }
     }
 

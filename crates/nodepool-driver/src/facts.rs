@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde::Serialize;
 
+use crate::health::CloudHealth;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::upload_config::UploadConfig;
 use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
@@ -39,6 +40,9 @@ pub struct ProviderFacts {
     pub upload_config: Option<Arc<UploadConfig>>,
     /// Queries that failed in the last refresh. Their earlier results are kept, and the refresh is repeated soon.
     pub failed_queries: Vec<&'static str>,
+    /// Whether the cloud responds and takes launches. A refresh does not cover it: the TaskManager derives it from the
+    /// results of all calls.
+    pub health: CloudHealth,
 }
 
 /// Settings of a provider for launches.
@@ -119,6 +123,7 @@ impl ProviderFacts {
             launch_config: None,
             upload_config: None,
             failed_queries: Vec::new(),
+            health: CloudHealth::default(),
         }
     }
 

@@ -7,6 +7,7 @@ pub mod call_guard;
 pub mod driver;
 pub mod error;
 pub mod facts;
+pub mod health;
 pub mod instance;
 pub mod job;
 pub mod simple_adapter;

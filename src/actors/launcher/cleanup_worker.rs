@@ -21,6 +21,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent};
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::{NodeId, ProviderName};
+use nodepool_model::records::node::NodeState;
 use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, WriteError};
@@ -115,9 +116,16 @@ impl CleanupWorker {
                 if let Repair::Delete { node, provider, external_id } = repair {
                     return self.delete(key, log_context, *node, provider, external_id, ctx);
                 }
+                let returned = self.returned_node(&repair);
                 let writing = async move { repair_with(&store, repair).await };
-                self.actor_tasks
-                    .spawn(ctx, writing, move |result, act, ctx| act.on_repaired(key, &log_context, result, ctx));
+                self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
+                    if let (Some(provider), Ok(())) = (&returned, &result) {
+                        let (event_id, node_request_id, node_id) =
+                            (log_context.event_id(), log_context.request_id(), log_context.node_id());
+                        info!(target: "nodepool.driver.static", %provider, event_id, node_request_id, node_id, "returned");
+                    }
+                    act.on_repaired(key, &log_context, result, ctx);
+                });
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
@@ -145,6 +153,15 @@ impl CleanupWorker {
             Effect::Refresh(provider) => self.check(provider, None, ctx),
             Effect::Undeletable { provider, nodes } => log_undeletable(&provider, &nodes),
         }
+    }
+
+    /// The provider of a used node without an instance, such as one of a static host: the repair makes it available
+    /// again.
+    fn returned_node(&self, repair: &Repair) -> Option<ProviderName> {
+        let Repair::Retire { node, .. } = repair else { return None };
+        let snapshot = self.triggers.latest();
+        let record = &snapshot.node(node).filter(|stored| stored.record.state == NodeState::Used)?.record;
+        record.provider.clone()
     }
 
     /// Submits a check of one host, or of all hosts of the provider.

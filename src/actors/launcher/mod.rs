@@ -6,6 +6,7 @@ pub(crate) mod label_status_log;
 pub mod launcher;
 pub mod leak_worker;
 pub(crate) mod pool_launches;
+mod pool_registration;
 pub mod pool_worker;
 pub(crate) mod request_lease;
 pub mod stats_worker;

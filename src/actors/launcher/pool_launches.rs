@@ -307,6 +307,10 @@ impl PoolWorker {
         if let JobEvent::Finished(result) = &message.event {
             self.held_locks.jobs.remove(&message.job_id);
             self.log_job_end(&node, result);
+            if result.is_err() {
+                // A suspended launch continues in a pass; the facts may have changed before its job ended.
+                self.triggers.requeue_now();
+            }
         }
         self.handle_event_on_latest(Event::JobUpdate(node, message.event.clone()), ctx);
         true

@@ -11,13 +11,14 @@ use tokio::sync::watch;
 use tracing::{debug, info, info_span, warn};
 
 use super::pool_launches::HeldLocks;
+use super::pool_registration::ComponentState;
 use super::request_lease::RequestLease;
 use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit};
 use crate::actors::runtime::actor_tasks::ActorTasks;
 use crate::actors::runtime::log_context::LogContext;
 use crate::actors::runtime::messages::{Dump, ExplainRequest, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
+use crate::actors::runtime::reconcile::{Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
@@ -25,9 +26,7 @@ use crate::actors::telemetry::traces::{Tracer, Traces};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::config::Config;
-use nodepool_model::records::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
-use nodepool_model::records::json;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::report::status::PoolVerdict;
@@ -66,7 +65,7 @@ pub struct PoolWorkerDeps {
 
 pub struct PoolWorker {
     pub(crate) deps: PoolWorkerDeps,
-    pool: Pool,
+    pub(super) pool: Pool,
     pub(crate) triggers: Triggers,
     pub(crate) held_locks: HeldLocks,
     pub(crate) actor_tasks: ActorTasks<Self>,
@@ -74,28 +73,10 @@ pub struct PoolWorker {
     /// Fires at the earliest time that a launch waits for.
     timer: Option<(MonotonicTime, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<ProviderFacts>>,
-    component: ComponentState,
+    pub(super) component: ComponentState,
     probes: BTreeMap<JobId, (RequestId, NodeId)>,
     last_job_id: u64,
     registrations: Vec<Registration>,
-}
-
-/// Registration of this pool: its znode once it exists, and the record written last.
-#[derive(Default)]
-struct ComponentState {
-    path: Option<String>,
-    last_written: Option<PoolComponent>,
-    /// A snapshot has contained the registration.
-    is_visible: bool,
-    writing: bool,
-    /// The `paused` of the record, and whether a change of it is being debounced.
-    paused: bool,
-    is_debouncing: bool,
-    /// An attempt has failed, but may have created the znode.
-    failed: bool,
-    /// The registration is being deleted: nothing is written any more.
-    is_unregistering: bool,
-    is_unregistered: bool,
 }
 
 /// The actor tree stops together with its session: no work can be completed any more.
@@ -137,9 +118,11 @@ impl PoolWorker {
         self.read_shared_pools();
         self.pool.update_leases(&self.deps.shared_pools.borrow());
         let effects = self.decide(&snapshot, event);
+        self.log_waiting(&snapshot);
         self.perform_all(effects, ctx);
         self.update_paused(ctx);
         self.publish_pending_usage();
+        self.publish_line();
         if let Some(reservations) = self.pool.tenant_reservations() {
             let was_changed = self
                 .deps
@@ -152,12 +135,32 @@ impl PoolWorker {
         }
     }
 
+    fn log_waiting(&mut self, snapshot: &Snapshot) {
+        let reports = self.pool.take_reports();
+        let (pool, launcher) = (&self.deps.id, &self.deps.launcher);
+        for (id, reason) in reports {
+            let _pool = info_span!("pool", %pool).entered();
+            let event = snapshot.request(&id).and_then(|stored| stored.record.event_id.clone());
+            let log_context = LogContext::request(&id, event.as_deref());
+            let (event_id, node_request_id) = (log_context.event_id(), log_context.request_id());
+            info!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, "waits, because {reason}");
+        }
+    }
+
     /// Publishes the pending tenant usage. A decrease wakes the other pools: capacity that they lacked may be free now.
     fn publish_pending_usage(&self) {
         let (launcher, pending_usage) = (&self.deps.launcher, self.pool.pending_usage());
         self.deps
             .shared_pools
             .send_if_modified(|shared_pools| shared_pools.publish_pending_usage(launcher, pending_usage));
+    }
+
+    /// Publishes the pool's part in the lines of its provider, which wakes the provider's other pools.
+    fn publish_line(&self) {
+        let (provider, launcher) = (&self.deps.id.provider, &self.deps.launcher);
+        self.deps
+            .shared_pools
+            .send_if_modified(|shared_pools| shared_pools.publish_line(provider, launcher, self.pool.line()));
     }
 
     fn read_shared_pools(&mut self) {
@@ -270,7 +273,7 @@ impl PoolWorker {
                 let id = node.clone();
                 let writing = async move { store.remove_node(&id, version).await };
                 self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
-                    warn!(target: "nodepool.driver.static", node_id = %node, ?result, "host is down, node deregistered");
+                    log_retired(&node, &result);
                     act.handle_write_result(Event::Retired(node, result), ctx);
                 });
             }
@@ -350,123 +353,6 @@ impl PoolWorker {
         }
     }
 
-    /// The record of this pool in the component registry.
-    fn component_record(&self) -> PoolComponent {
-        let section = self.deps.config.providers.get(&self.deps.id.provider);
-        let pool = section.and_then(|section| section.pools.get(&self.deps.id.pool));
-        PoolComponent {
-            hostname: self.deps.hostname.clone(),
-            id: Some(self.deps.launcher.clone()),
-            kind: ComponentKind::Pool,
-            model_api: 0,
-            name: Some(self.deps.id.pool.clone()),
-            paused: self.component.paused,
-            priority: pool.map_or(DEFAULT_PRIORITY, |pool| pool.priority),
-            provider_name: Some(self.deps.id.provider.clone()),
-            state: "running".to_owned(),
-            supported_labels: pool.map(|pool| pool.labels.clone()).unwrap_or_default(),
-            version: Some(self.deps.version.to_owned()),
-            webapp: self.deps.webapp.clone(),
-            extra: Default::default(),
-        }
-    }
-
-    /// Detects a registration that was deleted manually, so that another one is written. Without a registration, no
-    /// pool of this process would decide anything.
-    fn reset_if_removed(&mut self) {
-        let snapshot = self.triggers.latest();
-        let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.deps.launcher);
-        if !snapshot.connected || self.component.is_unregistering || self.component.path.is_none() {
-            return;
-        }
-        if snapshot.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
-            self.component.is_visible = true;
-        } else if std::mem::take(&mut self.component.is_visible) {
-            warn!(target: "nodepool.Component", pool = %self.deps.id, "registration was deleted; registering again");
-            (self.component.path, self.component.last_written) = (None, None);
-        }
-    }
-
-    /// Registers this pool, or writes what changed; one write at a time, the last one wins.
-    fn register(&mut self, ctx: &mut Context<Self>) {
-        self.reset_if_removed();
-        let record = self.component_record();
-        let is_known = self.component.last_written.as_ref() == Some(&record);
-        if self.component.is_unregistering || self.component.writing || is_known {
-            return;
-        }
-        self.component.writing = true;
-        let (store, path, hostname) =
-            (self.deps.store.clone(), self.component.path.clone(), self.deps.hostname.clone());
-        let (data, again) = (json::to_bytes(&record), self.component.failed);
-        let writing = async move {
-            match path {
-                Some(path) => store.update_component(&path, data).await.map(|()| path),
-                None => store.register_component(ComponentKind::Pool, &hostname, data, again).await,
-            }
-        };
-        self.actor_tasks.spawn(ctx, writing, move |result, act, ctx| {
-            act.component.writing = false;
-            match result {
-                Ok(path) => {
-                    act.component.path = Some(path);
-                    act.component.last_written = Some(record);
-                    act.register(ctx);
-                }
-                // The next tick retries.
-                Err(error) => {
-                    act.component.failed = true;
-                    warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot register");
-                }
-            }
-            if act.component.is_unregistering {
-                act.unregister(ctx);
-            }
-        });
-    }
-
-    /// Writes a change of `paused` only if it lasts, because all watchers of components receive it. A pool that accepts
-    /// a request and finds capacity at once is paused only for a moment, which needs no write.
-    fn update_paused(&mut self, ctx: &mut Context<Self>) {
-        if self.component.is_debouncing || self.component.paused == self.pool.is_paused() {
-            return;
-        }
-        self.component.is_debouncing = true;
-        self.actor_tasks.spawn(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| {
-            act.component.is_debouncing = false;
-            if act.component.paused != act.pool.is_paused() {
-                act.component.paused = act.pool.is_paused();
-                act.register(ctx);
-            }
-        });
-    }
-
-    /// Deletes the registration. A remaining registration would keep requests open: a request fails only after all
-    /// registered pools declined it, and other pools yield requests to a registered one.
-    fn unregister(&mut self, ctx: &mut Context<Self>) {
-        self.component.is_unregistering = true;
-        if self.component.writing {
-            return; // The write in progress may create the registration.
-        }
-        let (store, path, may_exist) = (self.deps.store.clone(), self.component.path.clone(), self.component.failed);
-        let (hostname, id) = (self.deps.hostname.clone(), self.deps.launcher.clone());
-        let removing = async move {
-            match path {
-                Some(path) => store.remove_component(&path).await,
-                None if may_exist => store.remove_own_component(ComponentKind::Pool, &hostname, id.as_str()).await,
-                None => Ok(()),
-            }
-        };
-        self.actor_tasks.spawn(ctx, removing, |result, act, ctx| match result {
-            // The end of the session deletes the registration.
-            Ok(()) | Err(WriteError::SessionOver) => act.component.is_unregistered = true,
-            Err(error) => {
-                warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot unregister; retrying");
-                act.actor_tasks.spawn(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| act.unregister(ctx));
-            }
-        });
-    }
-
     /// Releases the reservations of requests that wait in this pool, for use by other pools.
     fn release_reservations(&self) {
         let launcher = &self.deps.launcher;
@@ -481,6 +367,20 @@ impl PoolWorker {
             ctx.stop();
         } else {
             ctx.run_later(Duration::from_millis(20), Self::stop_when_idle);
+        }
+    }
+}
+
+fn log_retired(node: &NodeId, result: &Result<(), WriteError>) {
+    match result {
+        Ok(()) => {
+            warn!(target: "nodepool.driver.static", node_id = %node, "host is down, node deregistered until it responds")
+        }
+        Err(WriteError::Conflict | WriteError::Contended) => {
+            info!(target: "nodepool.driver.static", node_id = %node, "host is down; its node was changed meanwhile and is not deregistered");
+        }
+        Err(error) => {
+            warn!(target: "nodepool.driver.static", node_id = %node, %error, "host is down, but its node cannot be deregistered");
         }
     }
 }

@@ -28,6 +28,7 @@ use nodepool_driver::state_machine::InFlightLimit;
 use nodepool_model::metrics::{prometheus_metrics, statsd_metrics};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Seconds;
+use nodepool_policy::provider::health::ProviderHealth;
 use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
 use nodepool_policy::provider::task_queue::{CallId, QueueStep, TaskQueue};
 
@@ -71,6 +72,8 @@ pub struct TaskManager<D: Driver> {
     timer: Option<SpawnHandle>,
     /// Timer of the next refresh, with its time.
     refresh_timer: Option<(Seconds, SpawnHandle)>,
+    /// Timer of the next change of the cloud's health, with its time.
+    health_timer: Option<(Seconds, SpawnHandle)>,
     lifecycle: Lifecycle,
     /// Fires when a drained provider has to check for remaining handles.
     drain_timer: Option<SpawnHandle>,
@@ -116,11 +119,12 @@ impl<D: Driver> TaskManager<D> {
         };
         let queue = TaskQueue::new(rate_limits.spacing, in_flight.max(1));
         let refresh_schedule = RefreshSchedule::new(rate_limits.refresh, deps.image_check);
+        let health = (deps.refresh_mode == RefreshMode::Periodic).then(ProviderHealth::default);
         let own_samples = driver.statsd_address().map_or_else(|| deps.samples.clone(), statsd::start);
         let driver = Rc::new(driver);
         Self {
             own_samples,
-            tasks: Tasks::new(provider.clone(), driver.clone(), queue, refresh_schedule, facts),
+            tasks: Tasks::new(provider.clone(), driver.clone(), queue, refresh_schedule, facts, health),
             actor_tasks: ActorTasks::default(),
             provider,
             driver,
@@ -128,6 +132,7 @@ impl<D: Driver> TaskManager<D> {
             listing_delay: rate_limits.listing_delay.to_duration(),
             timer: None,
             refresh_timer: None,
+            health_timer: None,
             lifecycle: Lifecycle::Serving,
             drain_timer: None,
             registration_and_guard: None,
@@ -140,6 +145,7 @@ impl<D: Driver> TaskManager<D> {
         if needs_refresh && self.deps.refresh_mode == RefreshMode::Periodic {
             self.refresh_when_due(ctx);
         }
+        self.advance_health_when_due(ctx);
         if self.tasks.take_due_listing() {
             ctx.run_later(self.listing_delay, |act, ctx| {
                 act.tasks.list();
@@ -197,6 +203,26 @@ impl<D: Driver> TaskManager<D> {
             act.schedule(ctx);
         });
         self.refresh_timer = Some((due, timer));
+    }
+
+    fn advance_health_when_due(&mut self, ctx: &mut Context<Self>) {
+        if self.tasks.health_due().is_some_and(|due| due <= self.tasks.now()) {
+            self.tasks.advance_health();
+        }
+        let due = self.tasks.health_due();
+        if self.health_timer.map(|(at, _)| at) == due {
+            return;
+        }
+        if let Some((_, timer)) = self.health_timer.take() {
+            ctx.cancel_future(timer);
+        }
+        self.health_timer = due.map(|due| {
+            let timer = ctx.run_later(self.duration_until(due), |act, ctx| {
+                act.health_timer = None;
+                act.schedule(ctx);
+            });
+            (due, timer)
+        });
     }
 
     /// Starts a call of the driver, in the same way for all drivers: with deadline, trace span and completion in

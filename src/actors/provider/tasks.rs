@@ -1,5 +1,8 @@
 //! Jobs of one provider and their state machines: selects the next call, answers submitters and updates the facts.
 
+mod cloud_health;
+mod outcomes;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,14 +17,13 @@ use crate::actors::runtime::clock;
 use crate::actors::runtime::log_context::LogContext;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{ProviderFacts, Unavailable};
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{Input, Next, StateMachine};
-use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::resources::Resources;
-use nodepool_model::records::static_host::{HostCheck, HostIdentity};
+use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::time::{Seconds, Timestamp};
+use nodepool_policy::provider::health::ProviderHealth;
 use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
 use nodepool_policy::provider::task_queue::{CallId, QueueStep, TaskQueue};
 
@@ -43,6 +45,8 @@ pub struct Tasks<D: Driver> {
     next_refresh_waiters: Vec<JobResponder>,
     refresh_error: Option<String>,
     listing_error: Option<String>,
+    /// `None` if nothing here launches nodes: then a failed call concerns its own job alone.
+    health: Option<ProviderHealth>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +70,8 @@ struct Task {
     owner: Owner,
     began: Instant,
     cancellation: Cancellation,
+    /// There was an outage of the cloud during the job.
+    met_outage: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,6 +88,8 @@ enum Owner {
     PartOf(TaskId),
     /// The listing for machines that observe.
     Internal,
+    /// The listing that shows whether the cloud responds.
+    Probe,
 }
 
 /// Stage of a job: what it waits for.
@@ -90,6 +98,8 @@ enum Stage<M> {
     /// Waits for the inventory of a job with a higher number: an earlier inventory does not show the machine's last
     /// change.
     Observing(M, u64),
+    /// Its call failed. The probe shows whether the whole cloud is concerned.
+    Undecided(M, CloudError),
     Parts(usize),
 }
 
@@ -110,6 +120,7 @@ impl<D: Driver> Tasks<D> {
         queue: TaskQueue,
         refresh_schedule: RefreshSchedule,
         facts: watch::Sender<Arc<ProviderFacts>>,
+        health: Option<ProviderHealth>,
     ) -> Self {
         Self {
             provider,
@@ -126,6 +137,7 @@ impl<D: Driver> Tasks<D> {
             next_refresh_waiters: Vec::new(),
             refresh_error: None,
             listing_error: None,
+            health,
         }
     }
 
@@ -156,7 +168,7 @@ impl<D: Driver> Tasks<D> {
         }
         let cancelled = self.tasks.iter().find(|(_, running)| match &running.task.owner {
             Owner::Submitter(responder) => responder.belongs_to(abandon),
-            Owner::PartOf(_) | Owner::Internal => false,
+            Owner::PartOf(_) | Owner::Internal | Owner::Probe => false,
         });
         if let Some(id) = cancelled.map(|(id, _)| *id) {
             self.cancel_with_parts(id);
@@ -227,7 +239,7 @@ impl<D: Driver> Tasks<D> {
     pub fn log_context(&self, id: CallId) -> Option<&LogContext> {
         match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
             Owner::Submitter(responder) => Some(responder.log_context()),
-            Owner::PartOf(_) | Owner::Internal => None,
+            Owner::PartOf(_) | Owner::Internal | Owner::Probe => None,
         }
     }
 
@@ -235,10 +247,12 @@ impl<D: Driver> Tasks<D> {
         let now = self.now();
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
+        let running = self.tasks.get(&task).expect("a task exists as long as its call");
         if let Err(error @ CloudError::Throttled { retry_after }) = &result {
             self.queue.throttled(id, now, *retry_after);
-            let running = self.tasks.get(&task).expect("a task exists as long as its call");
-            if running.task.cancellation == Cancellation::NotRequested {
+            let is_repeated =
+                running.task.cancellation == Cancellation::NotRequested && !matches!(running.task.owner, Owner::Probe);
+            if is_repeated {
                 call.started = None;
                 // A throttled refresh does not end, so the reason for missing facts is recorded here.
                 if running.task.job == Job::Refresh {
@@ -254,7 +268,10 @@ impl<D: Driver> Tasks<D> {
         let running = self.tasks.remove(&task).expect("a task exists as long as its call");
         let Stage::Calling(machine, call_id) = running.stage else { unreachable!("{task:?} waits for its call") };
         assert_eq!(call_id, id, "the answer belongs to another call of {task:?}");
-        self.advance(task, running.task, machine, Input::Reply(result));
+        match result {
+            Err(error) => self.call_failed(task, running.task, machine, error),
+            Ok(reply) => self.advance(task, running.task, machine, Input::Reply(Ok(reply))),
+        }
     }
 
     fn number(&mut self) -> u64 {
@@ -267,7 +284,8 @@ impl<D: Driver> Tasks<D> {
         let id = TaskId(self.number());
         let parts = self.driver.subjobs(&job);
         let machine = parts.is_empty().then(|| self.driver.begin(&job));
-        let task = Task { job, owner, began: Instant::now(), cancellation: Cancellation::NotRequested };
+        let met_outage = self.is_down();
+        let task = Task { job, owner, began: Instant::now(), cancellation: Cancellation::NotRequested, met_outage };
         match machine {
             Some(machine) => self.advance(id, task, machine, Input::Start),
             None => {
@@ -287,18 +305,19 @@ impl<D: Driver> Tasks<D> {
         mut machine: D::Machine,
         input: Input<'_, <D::Machine as StateMachine>::Reply>,
     ) {
-        let before = machine.label();
+        let (before, before_id) = (machine.label(), machine.external_id().is_some());
         let next = machine.step(input);
         if let Owner::Submitter(responder) = &mut task.owner {
             responder.log_step(&self.provider, before, machine.label());
             machine.external_id().into_iter().for_each(|external_id| responder.instance_known(external_id));
         }
+        self.on_creation(before_id, &task, &machine);
         if task.cancellation == Cancellation::Requested {
             return self.finish_abandoned(task);
         }
         let stage = match next {
-            Next::Done(outcome) => return self.finish(id, task, Ok(outcome)),
-            Next::Failed(error) => return self.finish(id, task, Err(error)),
+            Next::Done(outcome) => return self.finish(id, task, Ok(outcome), machine.external_id()),
+            Next::Failed(error) => return self.finish(id, task, Err(error), machine.external_id()),
             Next::Observe => {
                 if self.listing == ListingState::NotNeeded {
                     self.listing = ListingState::Due;
@@ -306,8 +325,14 @@ impl<D: Driver> Tasks<D> {
                 Stage::Observing(machine, self.number())
             }
             Next::Call(call) => {
+                if let Some(error) = self.rejection(&task, &machine, &call) {
+                    return respond(task.owner, Err(error));
+                }
                 let call_id = CallId(self.number());
-                self.queue.push(call_id, call.lane());
+                match task.owner {
+                    Owner::Probe => self.queue.push_probe(call_id, call.lane()),
+                    Owner::Submitter(_) | Owner::PartOf(_) | Owner::Internal => self.queue.push(call_id, call.lane()),
+                }
                 self.calls.insert(call_id, Call { task: id, call, started: None });
                 Stage::Calling(machine, call_id)
             }
@@ -317,11 +342,19 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Handles the end of a job: updates the facts, answers the owner and wakes observing machines.
-    fn finish(&mut self, id: TaskId, task: Task, result: Result<Outcome, CloudError>) {
+    fn finish(
+        &mut self,
+        id: TaskId,
+        task: Task,
+        result: Result<Outcome, CloudError>,
+        external_id: Option<&ExternalId>,
+    ) {
+        let result = result.map_err(|error| error_of(&task, error));
         if let Err(error) = &result {
             debug!(provider = %self.provider, job = task.job.name(), %error, "job failed");
         }
         let result = self.apply_outcome(&task.job, result);
+        self.record_job(&task, result.as_ref(), external_id);
         let inventory_seen = match &result {
             Ok(Outcome::Refreshed(_, inventory) | Outcome::Listed(inventory)) => Some(inventory.clone()),
             _ => None,
@@ -330,6 +363,7 @@ impl<D: Driver> Tasks<D> {
             (Owner::Submitter(responder), _) => responder.finish(result),
             (Owner::PartOf(parent), _) => self.part_ended(parent),
             (Owner::Internal, Job::Refresh) => self.on_refresh_ended(&result),
+            (Owner::Probe, _) => self.record_listing(result.as_ref().err()),
             (Owner::Internal, _) => {
                 self.record_listing(result.as_ref().err());
                 // Observing machines that this listing does not wake wait for the next one.
@@ -344,6 +378,7 @@ impl<D: Driver> Tasks<D> {
 
     /// Logs each error once, not with every attempt. No other log line explains why booting instances are not observed.
     fn record_listing(&mut self, error: Option<&CloudError>) {
+        self.on_listing_ended(error);
         let error = error.map(CloudError::to_string);
         if let Some(error) = error.as_ref().filter(|error| self.listing_error.as_ref() != Some(error)) {
             warn!(provider = %self.provider, %error, "cannot list instances; launches wait for a listing");
@@ -366,7 +401,7 @@ impl<D: Driver> Tasks<D> {
         match task.owner {
             Owner::Submitter(responder) => respond_abandoned(responder),
             Owner::PartOf(parent) => self.part_ended(parent),
-            Owner::Internal => unreachable!("the internal listing cannot be cancelled"),
+            Owner::Internal | Owner::Probe => unreachable!("an internal listing cannot be cancelled"),
         }
     }
 
@@ -379,104 +414,8 @@ impl<D: Driver> Tasks<D> {
             && let Some(RunningTask { task, .. }) = self.tasks.remove(&parent)
         {
             let facts = Arc::unwrap_or_clone(self.facts.borrow().clone());
-            self.finish(parent, task, Ok(Outcome::Refreshed(Arc::new(facts), Arc::default())));
+            self.finish(parent, task, Ok(Outcome::Refreshed(Arc::new(facts), Arc::default())), None);
         }
-    }
-
-    /// Applies the outcome of a job to the facts; returns the outcome with its time.
-    fn apply_outcome(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
-        let now = clock::now();
-        match result {
-            Ok(Outcome::Refreshed(facts, inventory)) => {
-                let zones = inventory.zones(&self.provider);
-                // A refresh does not cover leaked instances.
-                let leaked = self.facts.borrow().leaked.clone();
-                let facts = Arc::new(ProviderFacts { refreshed_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
-                self.facts.send_replace(facts.clone());
-                self.record_failed_queries(&facts.failed_queries);
-                Ok(Outcome::Refreshed(facts, inventory))
-            }
-            Ok(Outcome::Inspected(host, check)) => {
-                let check = check.with_check_time(now);
-                self.record_check(&host, check.clone());
-                Ok(Outcome::Inspected(host, check))
-            }
-            Err(error) => match job {
-                Job::Inspect(host) | Job::Probe(host) if error != CloudError::NotFound => {
-                    warn!(provider = %self.provider, %host, %error, "host check failed");
-                    let check = HostCheck::Failed { at: now, reason: error.to_string() };
-                    self.record_check(host, check.clone());
-                    Ok(Outcome::Inspected(host.clone(), check))
-                }
-                Job::Refresh => {
-                    self.record_unavailable(&error);
-                    Err(error)
-                }
-                Job::Launch(_) => {
-                    self.refresh_schedule.mark_stale(self.now());
-                    Err(error)
-                }
-                Job::Delete(_)
-                | Job::List
-                | Job::ListServerIds
-                | Job::Upload(_)
-                | Job::DeleteImage(_)
-                | Job::ListImages
-                | Job::CleanUnused { .. }
-                | Job::Console(_)
-                | Job::Inspect(_)
-                | Job::Probe(_) => Err(error),
-            },
-            Ok(
-                outcome @ (Outcome::Launched(_)
-                | Outcome::Deleted
-                | Outcome::Alive(_)
-                | Outcome::Listed(_)
-                | Outcome::ServerIds(_)
-                | Outcome::Console(_)
-                | Outcome::Uploaded(_)
-                | Outcome::Images(_)
-                | Outcome::CleanedUnused(_)),
-            ) => Ok(outcome),
-        }
-    }
-
-    fn record_failed_queries(&mut self, queries: &[&str]) {
-        let error = (!queries.is_empty()).then(|| format!("no answer to: {}", queries.join(", ")));
-        if let Some(error) = error.as_ref().filter(|error| self.refresh_error.as_ref() != Some(error)) {
-            warn!(provider = %self.provider, %error, "refresh incomplete");
-        }
-        self.refresh_error = error;
-    }
-
-    /// `Denied` makes a provider permanently unavailable. Other errors make it temporarily unavailable, and only before
-    /// its first refresh.
-    fn record_unavailable(&mut self, error: &CloudError) {
-        let text = error.to_string();
-        if self.refresh_error.as_ref() != Some(&text) {
-            warn!(provider = %self.provider, %error, "refresh failed");
-        }
-        let unavailable = match error {
-            CloudError::Denied(reason) => Some(Unavailable::Permanent(reason.clone())),
-            _ => (!self.has_refreshed()).then(|| Unavailable::Temporary(text.clone())),
-        };
-        self.refresh_error = Some(text);
-        self.facts.send_if_modified(|facts| {
-            let changes = unavailable.is_some() && facts.unavailable != unavailable;
-            if changes {
-                Arc::make_mut(facts).unavailable = unavailable;
-            }
-            changes
-        });
-    }
-
-    /// Records the usage of leaked instances, which counts against the limits.
-    pub fn set_leaked_usage(&self, leaked: Resources) {
-        self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
-    }
-
-    fn record_check(&self, host: &HostIdentity, check: HostCheck) {
-        self.facts.send_modify(|facts| Arc::make_mut(facts).record_check(host, check));
     }
 
     /// Whether a handle of this provider exists: each handle watches the facts.
@@ -553,13 +492,25 @@ impl<D: Driver> Tasks<D> {
     }
 }
 
+/// Errors of an outage are those of jobs that met one. The others concern their job alone.
+fn error_of(task: &Task, error: CloudError) -> CloudError {
+    let is_shared = matches!(task.owner, Owner::Internal | Owner::Probe);
+    if task.met_outage || is_shared { error.during_outage() } else { error.without_outage() }
+}
+
+fn respond(owner: Owner, result: Result<Outcome, CloudError>) {
+    if let Owner::Submitter(responder) = owner {
+        responder.finish(result);
+    }
+}
+
 fn respond_abandoned(responder: JobResponder) {
     responder.finish(Err(CloudError::abandoned("cancelled by its submitter")));
 }
 
 fn job_view<M: StateMachine>(running: &RunningTask<M>) -> JobView {
     let step = match &running.stage {
-        Stage::Calling(machine, _) | Stage::Observing(machine, _) => machine.label(),
+        Stage::Calling(machine, _) | Stage::Observing(machine, _) | Stage::Undecided(machine, _) => machine.label(),
         Stage::Parts(_) => "parts",
     };
     JobView { job: running.task.job.name(), step, for_s: running.task.began.elapsed().as_secs_f64() }

@@ -10,6 +10,7 @@ use nodepool_model::records::ids::{LabelName, PoolId, ProviderName};
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Resources;
+use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::inputs::Inputs;
 
@@ -21,6 +22,7 @@ pub fn write_gauges(inputs: &Inputs<'_>, out: &mut PrometheusText) {
     write_requests(inputs, out);
     write_images(inputs.snapshot, out);
     write_quota(inputs, out);
+    write_health(inputs, out);
     out.unlabeled(&prometheus_metrics::CONNECTED, f64::from(u8::from(inputs.snapshot.connected)));
 }
 
@@ -75,6 +77,17 @@ fn write_quota(inputs: &Inputs<'_>, out: &mut PrometheusText) {
             out.number(&prometheus_metrics::QUOTA_LIMIT, labels(), quota.limit.unwrap_or(f64::INFINITY));
             out.number(&prometheus_metrics::QUOTA_USED, labels(), quota.ours + quota.others);
         }
+    }
+}
+
+fn write_health(inputs: &Inputs<'_>, out: &mut PrometheusText) {
+    for (provider, facts) in inputs.facts.iter().filter(|(_, facts)| facts.launch_config.is_some()) {
+        let health = &facts.health;
+        let duration = |since: Option<Timestamp>| since.map_or(0.0, |since| (inputs.now - since).0.max(0.0));
+        let outage = health.outage.as_ref().map(|outage| outage.since);
+        let full = health.full.iter().chain(health.full_labels.values()).map(|refusal| refusal.since).min();
+        out.number(&prometheus_metrics::OUTAGE, [provider.to_string()], duration(outage));
+        out.number(&prometheus_metrics::FULL, [provider.to_string()], duration(full));
     }
 }
 

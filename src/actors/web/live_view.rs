@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::actors::telemetry::gauges::{self, Quota};
+use nodepool_driver::health::CloudHealth;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
@@ -226,6 +227,8 @@ pub struct ProviderStats {
     pub running: Option<bool>,
     /// Reason why the provider cannot be used.
     pub unavailable: Option<String>,
+    /// Outage of the cloud, and its refusals of new nodes.
+    pub conditions: Vec<CloudCondition>,
     /// Queries that failed in the last refresh.
     pub failed_queries: Vec<String>,
     /// Time of the last refresh; `None` before the first one.
@@ -235,6 +238,14 @@ pub struct ProviderStats {
     /// Number of nodes by state.
     pub nodes: BTreeMap<String, usize>,
     pub calls: CallStats,
+}
+
+/// A condition of a cloud.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct CloudCondition {
+    pub since: f64,
+    pub text: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -276,6 +287,7 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>)
             spacing_s: section.section.number("rate").ok().flatten().filter(|seconds| *seconds > 0.0),
             running: Some(facts.is_some()),
             unavailable: facts.and_then(|facts| facts.unavailable.as_ref()).map(|cause| cause.reason().to_owned()),
+            conditions: facts.map(|facts| conditions(&facts.health)).unwrap_or_default(),
             failed_queries: facts.iter().flat_map(|facts| &facts.failed_queries).map(ToString::to_string).collect(),
             refreshed_at: facts.map(|facts| facts.refreshed_at.0).filter(|at| *at > 0.0),
             pools: pools.collect(),
@@ -285,6 +297,11 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>)
         }
     };
     inputs.config.providers.iter().map(stats).collect()
+}
+
+fn conditions(health: &CloudHealth) -> Vec<CloudCondition> {
+    let found = health.conditions().into_iter();
+    found.map(|(since, text)| CloudCondition { since: since.0, text: printable(text) }).collect()
 }
 
 /// Verdicts of the pools by request.

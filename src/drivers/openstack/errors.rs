@@ -73,6 +73,7 @@ pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap
         403 => CloudError::Denied(text),
         404 => CloudError::NotFound,
         409 if lower.contains("no more ip addresses") => CloudError::Capacity(message_text),
+        500..=599 => CloudError::Outage { detail: text, may_have_worked: true },
         _ => failed(text),
     };
     // A 5xx response of a gateway does not show whether the service has executed the request.
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(meant(413, &later, "{}"), throttled(7.0));
         assert_eq!(meant(413, &[], r#"{"overLimit": {"message": "This request was rate-limited."}}"#), throttled(1.0));
         assert_eq!(meant(503, &later, ""), throttled(7.0));
-        assert!(matches!(meant(503, &[], ""), CloudError::Failed { .. }));
+        assert!(matches!(meant(503, &[], ""), CloudError::Outage { .. }));
         assert!(matches!(meant(413, &[], "<html>Request Entity Too Large</html>"), CloudError::Failed { .. }));
         let full = "Maximum number of volumes allowed (10) exceeded for quota 'volumes'.";
         assert!(matches!(meant(413, &later, full), CloudError::Quota(_)));
@@ -175,7 +176,7 @@ mod tests {
     fn a_creation_is_repeated_only_after_a_rate_limit_rejection() {
         let meant = |status: StatusCode| error_response(true, status, &headers(&[("retry-after", "7")]), "");
         let busy = meant(StatusCode::SERVICE_UNAVAILABLE);
-        assert!(busy.may_have_worked && matches!(busy.error, CloudError::Failed { .. }), "{busy:?}");
+        assert!(busy.may_have_worked && matches!(busy.error, CloudError::Outage { .. }), "{busy:?}");
         for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::PAYLOAD_TOO_LARGE] {
             let refused = meant(status);
             assert!(!refused.may_have_worked && matches!(refused.error, CloudError::Throttled { .. }), "{refused:?}");

@@ -209,7 +209,7 @@ impl Connection {
         let search = self.with_token(async || self.find_target(request).await);
         tokio::time::timeout(PREPARE_TIMEOUT, search).await.unwrap_or_else(|_| {
             let text = format!("no token or endpoint within {} s", PREPARE_TIMEOUT.as_secs());
-            Err(Failure::not_executed(failed(self.with_cloud_name(&text))))
+            Err(Failure::not_executed(outage(self.with_cloud_name(&text))))
         })
     }
 
@@ -295,12 +295,17 @@ impl Connection {
             }
             // Statuses for which `openstack` has no kind of its own. Most of them are permanent.
             ErrorKind::InvalidInput => match status_of(error) {
-                Some(408 | 413 | 429 | 503) => CloudError::Throttled {
+                Some(503) => outage(format!("{text} (503)")),
+                Some(408 | 413 | 429) => CloudError::Throttled {
                     retry_after: self.keystone.take_retry_after().unwrap_or(DEFAULT_RETRY_DELAY),
                 },
                 Some(status) => failed(format!("{text} ({status})")),
                 None => failed(text),
             },
+            ErrorKind::ProtocolError
+            | ErrorKind::InternalServerError
+            | ErrorKind::OperationTimedOut
+            | ErrorKind::OperationFailed => outage(text),
             _ => failed(text),
         }))
     }
@@ -463,8 +468,17 @@ fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity>
 /// Maps a missing or truncated response.
 fn transport_error(error: &reqwest::Error) -> CallFailure {
     let text = truncated(&with_causes(error));
-    let is_before_sending = error.is_connect() || error.is_builder();
-    CallFailure::Failed(Failure { error: failed(text), may_have_worked: !is_before_sending, status: None })
+    if error.is_builder() {
+        return CallFailure::Failed(Failure::not_executed(failed(text)));
+    }
+    let may_have_worked = !error.is_connect();
+    let error = CloudError::Outage { detail: text, may_have_worked };
+    CallFailure::Failed(Failure { error, may_have_worked, status: None })
+}
+
+/// The error of a request that was not sent because the cloud did not respond.
+fn outage(detail: String) -> CloudError {
+    CloudError::Outage { detail, may_have_worked: false }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt, TryStreamExt};
 
 use super::bulk_images::{self, ImagesSubtree};
+use super::mirror::log_withdrawal;
 use super::records::{Decoded, decode_versioned};
 use crate::paths::{self, ZnodePath};
 use crate::{Connection, Zk};
@@ -339,6 +340,7 @@ impl Subtree {
                     snapshot.requests().map(|(id, known)| (id.clone(), known.mzxid)).collect();
                 for (id, written) in known {
                     if !self.requests.contains_key(&id) && !self.is_newer_than_listing(written) {
+                        log_withdrawal(snapshot, &id, "ended while ZooKeeper was not connected");
                         snapshot.remove_request(&id);
                     }
                 }

@@ -14,6 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
+use tracing::info;
 
 use super::bulk;
 use super::follower::Follower;
@@ -23,7 +24,7 @@ use crate::paths::{self, ZnodePath};
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::node::Node;
-use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_model::snapshot::transition::Transition;
 use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
@@ -423,7 +424,10 @@ impl State {
             ZnodePath::NodeContender(id, name) => {
                 self.change_node_lock(id, |lock_state| lock_state.contenders.remove(&name))
             }
-            ZnodePath::Request(id) => self.snapshot_mut().remove_request(&id),
+            ZnodePath::Request(id) => {
+                log_withdrawal(&self.snapshot, &id, "withdrawn");
+                self.snapshot_mut().remove_request(&id);
+            }
             ZnodePath::RequestLock(id) => self.snapshot_mut().remove_request_lock(&id),
             ZnodePath::RequestContender(id, name) => {
                 self.change_request_lock(id, |lock_state| lock_state.contenders.remove(&name))
@@ -516,4 +520,13 @@ async fn ensure_roots(zk: &Zk) -> Result<(), ZkError> {
 
 pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().expect("nothing panics while it holds the mirror's state")
+}
+
+/// Logs that an open request is deleted.
+pub(super) fn log_withdrawal(snapshot: &Snapshot, id: &RequestId, text: &str) {
+    let Some(record) = snapshot.request(id).map(|stored| &stored.record) else { return };
+    if matches!(record.state, RequestState::Requested | RequestState::Pending) {
+        let event_id = record.event_id.as_deref();
+        info!(target: "nodepool.zk.ZooKeeper", node_request_id = %id, event_id, "{text}");
+    }
 }

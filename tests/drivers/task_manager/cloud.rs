@@ -15,8 +15,8 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use tokio::time::Instant;
 
-/// An in-memory cloud. The host name determines the behaviour of a call: `hang`, `slow`, `busy-3`, `always-busy` or
-/// `panic`.
+/// An in-memory cloud. The host name determines the behaviour of a call: `hang`, `slow`, `busy-3`, `always-busy`,
+/// `broken` or `panic`.
 pub struct Cloud {
     pub state: Arc<Mutex<CloudState>>,
     pub pace: RateLimits,
@@ -33,6 +33,10 @@ pub struct CloudState {
     pub instances: BTreeMap<String, u32>,
     pub listing_fails: bool,
     pub refusals: u32,
+    /// The cloud does not respond.
+    pub is_absent: bool,
+    /// The cloud refuses creations.
+    pub is_full: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -109,6 +113,12 @@ impl Driver for Cloud {
         }
         let mut state = self.state.lock().unwrap();
         state.running -= 1;
+        if state.is_absent || name == "broken" {
+            return Err(CloudError::Outage { detail: "503".to_owned(), may_have_worked: true });
+        }
+        if state.is_full && matches!(call, Call::Create(_)) {
+            return Err(CloudError::Quota("ports".to_owned()));
+        }
         let refused = name.strip_prefix("busy-").and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
         if name == "always-busy" || state.refusals < refused {
             state.refusals += 1;

@@ -29,11 +29,12 @@ fn the_boot_timeout_is_independent_of_clock_steps() {
 }
 
 #[test]
-fn quota_backoff_is_independent_of_clock_steps() {
+fn the_backoff_of_a_zone_is_independent_of_clock_steps() {
     for by in BACK_AND_AHEAD {
         let mut harness = PoolHarness::new("a");
+        harness.set_zones(&["z1", "z2"]);
         harness.start_launches();
-        let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+        let refused = JobEvent::Finished(Err(CloudError::NoZone("z2".to_owned())));
         harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
         harness.built.snapshot.remove_node(&harness.nodes[0]);
         harness.built.set_clock(by);

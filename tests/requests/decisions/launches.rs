@@ -149,10 +149,7 @@ fn each_attempt_boots_from_the_newest_upload() {
 #[test]
 fn a_request_whose_zones_were_removed_gets_others() {
     let mut harness = PoolHarness::new("a");
-    let mut facts = ProviderFacts::clone(&harness.built.facts["lab"]);
-    let launching = LaunchConfig::clone(facts.launch_config.as_ref().unwrap());
-    facts.launch_config = Some(Arc::new(LaunchConfig { zones: vec!["z1".to_owned(), "z2".to_owned()], ..launching }));
-    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    harness.set_zones(&["z1", "z2"]);
     harness.start_launches();
     let refuse = |harness: &mut PoolHarness, zone: &str| {
         let refused = JobEvent::Finished(Err(CloudError::NoZone(zone.to_owned())));
@@ -180,8 +177,7 @@ fn nodes_without_quota_are_deleted_and_the_others_wait() {
     let [Effect::Save(first)] = &harness.launched(0)[..] else { panic!("a ready node is saved") };
     harness.apply(first);
     assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), Ok(()))), []);
-    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-    let effects = harness.step(Event::JobUpdate(harness.nodes[1].clone(), refused));
+    let effects = harness.refuse(1);
     let released = effects.iter().find_map(|effect| match effect {
         Effect::Release(nodes) => Some(nodes.clone()),
         _ => None,
@@ -194,7 +190,8 @@ fn nodes_without_quota_are_deleted_and_the_others_wait() {
     assert!(harness.pool.is_paused());
     harness.built.snapshot.remove_node(node);
 
-    assert_eq!(harness.step(Event::Wake), [], "the pool backs off first");
+    assert_eq!(harness.step(Event::Wake), [], "the probe is not due");
+    harness.set_window(Some(1));
     harness.extend();
     let [Effect::Save(second)] = &harness.launched(1)[..] else { panic!("the second ready node is saved") };
     harness.apply(second);
@@ -313,7 +310,7 @@ fn nodes_of_an_extension_with_a_lost_reply_are_recovered() {
     assert_eq!(request.record.nodes, ["11", "12", "7"].map(node_id));
 }
 
-// Each kind of failure has its own metrics key, and determines whether the request ends or waits.
+// Each kind of failure has its own metrics key, and determines whether the request fails or can be served again.
 #[test]
 fn every_kind_of_failure_is_counted_under_its_own_key() {
     let failed = |kind| CloudError::Failed { kind, detail: "injected failure".to_owned() };
@@ -331,7 +328,6 @@ fn every_kind_of_failure_is_counted_under_its_own_key() {
     for (error, expected) in cases {
         let mut harness = PoolHarness::new("a");
         harness.start_launches();
-        let is_quota = matches!(error, CloudError::Quota(_));
         let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), JobEvent::Finished(Err(error))));
         let reported: Vec<_> = effects
             .iter()
@@ -341,7 +337,11 @@ fn every_kind_of_failure_is_counted_under_its_own_key() {
             })
             .collect();
         assert_eq!(reported, [(&harness.nodes[0], expected)]);
-        let is_over = effects.iter().any(|effect| matches!(effect, Effect::Finish { .. }));
-        assert_eq!((is_over, harness.pool.is_paused()), (!is_quota, is_quota), "{expected}");
+        let finish = effects.iter().find_map(|effect| match effect {
+            Effect::Finish { finish, .. } => finish.request.as_ref(),
+            _ => None,
+        });
+        let end = if expected == "error.quota" { RequestState::Requested } else { RequestState::Failed };
+        assert_eq!(finish.map(|request| request.record.state), Some(end), "{expected}");
     }
 }

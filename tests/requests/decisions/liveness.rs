@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use crate::pool_harness::PoolHarness;
-use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
-use nodepool_driver::job::JobEvent;
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::records::ids::LauncherId;
+use nodepool_model::records::ids::{LauncherId, NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
-use nodepool_model::records::request::{MAX_NODES, NodeRequest, RequestState};
+use nodepool_model::records::request::{MAX_NODES, RequestState};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::{Versioned, WriteError};
@@ -153,15 +151,12 @@ fn a_node_relabelled_during_its_host_check_is_not_assigned() {
     assert!(pool.is_idle());
 }
 
-/// Serves a request for two nodes until the cloud has launched one; returns the effects of the refusal of the other.
-fn partly_served(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
-    (harness.request, harness.nodes) = (request_id(request), Vec::new());
-    harness.start_launches();
+/// The cloud launches one node of the harness's request and refuses the other; returns the effects of the refusal.
+fn serve_half(harness: &mut PoolHarness) -> Vec<Effect> {
     let [Effect::Save(ready)] = &harness.launched(0)[..] else { panic!("a ready node is saved") };
     harness.apply(&ready.clone());
     assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), Ok(()))), []);
-    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-    let effects = harness.step(Event::JobUpdate(harness.nodes[1].clone(), refused));
+    let effects = harness.refuse(1);
     harness.built.snapshot.remove_node(&harness.nodes[1]);
     effects
 }
@@ -170,19 +165,21 @@ fn partly_served(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
 #[test]
 fn the_lowest_ranked_waiting_request_releases_its_nodes() {
     let mut harness = PoolHarness::new("a,a");
-    partly_served(&mut harness, "200-1");
-    let first = (harness.request.clone(), harness.nodes[0].clone());
-    assert_eq!(harness.step(Event::Wake), [], "no other request waits");
-    harness.built.snapshot.put_request(request_id("200-2"), {
-        let record = NodeRequest::new(vec!["a".into(), "a".into()], "tester", NOW);
-        Versioned { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
-    });
-    let effects = partly_served(&mut harness, "200-2");
+    harness.start_launches();
+    let first = (harness.request.clone(), harness.nodes.clone());
+    harness.add_request("200-2", &["a", "a"]);
+    harness.start_launches();
+    let second = (harness.request.clone(), harness.nodes.clone());
+    (harness.request, harness.nodes) = first.clone();
+    serve_half(&mut harness);
+    assert_eq!(harness.step(Event::Wake), [], "the other request is being launched");
+    (harness.request, harness.nodes) = second.clone();
+    let effects = serve_half(&mut harness);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))), "{effects:?}");
     let effects = harness.step(Event::Wake);
     let [Effect::Finish { request, finish }] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((request, &finish.nodes[0].0), (&request_id("200-2"), &harness.nodes[0]));
-    assert_ne!(*request, first.0);
+    assert_eq!((request, &finish.nodes[0].0), (&second.0, &second.1[0]));
+    let first = (first.0, first.1[0].clone());
     // No request has to release its nodes while a consumer uses a node of the pool, because that node will be returned.
     let mut in_use = Node::clone(&harness.built.snapshot.node(&first.1).unwrap().record);
     (in_use.state, in_use.allocated_to) = (NodeState::InUse, None);
@@ -203,13 +200,12 @@ fn a_pool_its_cloud_just_rejected_delays_no_other_pool() {
         ..FixtureSpec::default()
     });
     harness.start_launches();
-    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-    let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
+    let effects = harness.refuse(0);
     assert!(is_released(&effects), "{effects:?}");
     harness.built.snapshot.remove_node(&harness.nodes[0]);
     harness.built.snapshot.remove_request_lock(&harness.request);
     harness.step(Event::Finished(harness.request.clone(), Ok(())));
-    assert_eq!(harness.step(Event::Wake), [], "the pool backs off");
+    assert_eq!(harness.step(Event::Wake), [], "the probe is not due");
     assert!(harness.pool.is_paused());
 }
 
@@ -236,4 +232,37 @@ fn a_node_of_a_previous_attempt_does_not_belong_to_the_request() {
         panic!("capacity is available: {effects:?}")
     };
     assert_eq!((reuse.len(), build.len()), (1, 1));
+}
+
+// Regression: younger requests took all live hosts while an older one waited for the probe of a dead host.
+#[test]
+fn a_request_whose_host_is_dead_takes_the_next_host_before_younger_ones() {
+    let nodes = ["1 host=h1 slot=0", "2 host=h2 slot=0"];
+    let mut built = build(&FixtureSpec {
+        hosts: ["h1 labels=a check=passed", "h2 labels=a check=passed"].map(str::to_owned).into(),
+        nodes: nodes.map(str::to_owned).into(),
+        requests: ["200-1 a", "200-2 a"].map(str::to_owned).into(),
+        ..FixtureSpec::default()
+    });
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    pool.update_shared_state(&built.shared_pools);
+    let probed_by = |effects: &[Effect]| -> Vec<(RequestId, NodeId)> {
+        let probes = effects.iter().filter_map(|effect| match effect {
+            Effect::Probe { request, node, .. } => Some((request.clone(), node.clone())),
+            _ => None,
+        });
+        probes.collect()
+    };
+    let first = pool.step(Event::Wake, &built.inputs());
+    let [(request, dead)] = &probed_by(&first)[..] else { panic!("only the older request is served: {first:?}") };
+    assert_eq!(*request, request_id("200-1"));
+    let refused = Event::Probed(request.clone(), dead.clone(), LivenessResult::Dead("no route".to_owned()));
+    assert!(matches!(&pool.step(refused, &built.inputs())[..], [Effect::Retire { .. }]));
+    let effects = pool.step(Event::Wake, &built.inputs());
+    let [(request, alive)] = &probed_by(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!(*request, request_id("200-1"));
+    assert_ne!(alive, dead, "a host that was just dead comes last");
+    built.snapshot.remove_node(dead);
+    let effects = pool.step(Event::Probed(request.clone(), alive.clone(), LivenessResult::Alive), &built.inputs());
+    assert!(matches!(&effects[..], [Effect::Fulfill(_)]), "{effects:?}");
 }

@@ -64,6 +64,16 @@ pub const MAX_SERVERS: Metric = gauge(
 );
 pub const TENANT_LIMIT: Metric =
     gauge("nodepool_tenant_limit", "Configured limit of a tenant's resource", &["tenant", "limit"]);
+pub const OUTAGE: Metric = gauge(
+    "nodepool_provider_outage_seconds",
+    "Time for which the cloud of a provider has not responded; 0 if it responds",
+    &["provider"],
+);
+pub const FULL: Metric = gauge(
+    "nodepool_provider_full_seconds",
+    "Time for which the cloud of a provider has refused new nodes; 0 if it accepts them",
+    &["provider"],
+);
 pub const LEAKED: Metric =
     counter("nodepool_leaked", "Leaked cloud resources that were deleted", &["provider", "resource"]);
 pub const TASK: Metric = counter("nodepool_task", "Completed API calls of a cloud", &["provider", "task"]);
@@ -185,6 +195,8 @@ pub const ALL: &[&Metric] = &[
     &ADDRESSABLE,
     &MAX_SERVERS,
     &TENANT_LIMIT,
+    &OUTAGE,
+    &FULL,
     &LEAKED,
     &TASK,
     &TASK_TIME,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::ids::{LabelName, PoolName};
+use super::node::Node;
 use super::time::{Seconds, Timestamp};
 
 /// Identity of a static host. The same machine with two user names is two hosts.
@@ -15,6 +16,17 @@ pub struct HostIdentity {
     pub name: String,
     pub username: String,
     pub port: u16,
+}
+
+impl HostIdentity {
+    /// The host of a node, if its record names one.
+    pub fn of(node: &Node) -> Option<Self> {
+        Some(Self {
+            name: node.hostname.clone()?,
+            username: node.username.clone()?,
+            port: u16::try_from(node.port()?).ok()?,
+        })
+    }
 }
 
 impl fmt::Display for HostIdentity {

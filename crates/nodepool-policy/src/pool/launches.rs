@@ -1,10 +1,10 @@
 //! Pool: requests that need launched nodes, from claim to fulfilment.
 
-use super::waiting::QUOTA_BACKOFF;
+use super::waiting::ZONE_BACKOFF;
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::{Fulfillment, FulfillmentEffect, FulfillmentStage};
-use crate::request::launch::{LaunchEffect, LaunchEvent};
+use crate::request::launch::{LaunchEffect, LaunchEvent, Suspension};
 use crate::scheduler::pool_context::{Placement, PoolContext};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::job::JobEvent;
@@ -32,6 +32,9 @@ impl Pool {
         let zone = self.zone_for(&placements, ctx, inputs);
         let (fulfillment, claim) = Fulfillment::claim(id, request, placements, zone, ctx, inputs);
         let nodes = claim.create.len();
+        if fulfillment.lacks_capacity() {
+            self.short_of_capacity.insert(id.clone());
+        }
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, inputs.now);
         let existing = self.fulfillments.insert(id.clone(), fulfillment);
         assert!(existing.is_none(), "two fulfillments for request {id}");
@@ -51,11 +54,13 @@ impl Pool {
         self.add_pending_usage(id, request, ctx, inputs);
         let known = self.fulfillments.get(id).and_then(|fulfillment| fulfillment.zone().map(str::to_owned));
         let zone = known.or_else(|| self.zone_for(&placements, ctx, inputs));
-        let nodes = placements.iter().filter(|placement| matches!(placement, Placement::LaunchNew(_))).count();
+        let nodes = placements.iter().filter(|placement| placement.is_launch()).count();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, inputs.now);
         let fulfillment = self.fulfillments.get_mut(id).expect("only an accepted request is extended");
-        self.short_of_capacity.remove(id);
         let (reuse, create) = fulfillment.extend(id, request, placements, zone, ctx, inputs);
+        if !fulfillment.lacks_capacity() {
+            self.short_of_capacity.remove(id);
+        }
         Effect::Extend { request: id.clone(), reuse, create }
     }
 
@@ -127,7 +132,7 @@ impl Pool {
                 self.failed_at.insert(id.clone(), revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), inputs.now);
                 let is_still_waiting = self.fulfillments.get(id).is_some_and(Fulfillment::is_waiting);
-                return if self.draining && is_still_waiting { self.finish(id, inputs) } else { Vec::new() };
+                return if self.draining && is_still_waiting { self.close(id, inputs) } else { Vec::new() };
             }
         };
         self.continue_fulfillment(id, nodes, inputs)
@@ -154,11 +159,11 @@ impl Pool {
         let changes = fulfillment.claimed(nodes, rules.as_deref(), &self.id, inputs);
         if fulfillment.is_waiting() {
             self.pending_usage.remove(id);
-            return if self.draining { self.finish(id, inputs) } else { Vec::new() };
+            return if self.draining { self.close(id, inputs) } else { self.finish_complete(id, inputs) };
         }
         if changes.is_empty() || fulfillment.is_node_missing(inputs) {
             // A reload has just removed the labels, or the nodes were deleted in ZooKeeper.
-            return self.finish(id, inputs);
+            return self.close(id, inputs);
         }
         vec![Effect::Begin { request: id.clone(), nodes: changes }]
     }
@@ -187,17 +192,20 @@ impl Pool {
         self.pending_usage.remove(id);
         if answer.is_err() {
             // Another process holds one of these locks: everything is released, and the rules for lost requests apply.
-            return self.finish(id, inputs);
+            return self.close(id, inputs);
         }
         let rules = inputs.facts.get(&self.id.provider).and_then(|facts| facts.launch_config.clone());
         let request = inputs.snapshot.request(id).map(|stored| stored.record.clone());
         let (Some(fulfillment), Some(rules), Some(request)) = (self.fulfillments.get_mut(id), rules, request) else {
-            return self.finish(id, inputs);
+            return self.close(id, inputs);
         };
         let launch_effects = fulfillment.begin_launches(&request, id, &rules, &self.id, inputs);
         self.next_due = earlier(self.next_due, fulfillment.due());
         let mut effects: Vec<Effect> =
             launch_effects.into_iter().filter_map(|(node, effect)| effect_of(node, effect)).collect();
+        if self.has_met_outage {
+            effects.extend(self.step_launches(id, || LaunchEvent::OutageBegan, inputs));
+        }
         effects.extend(self.finish_complete(id, inputs));
         effects
     }
@@ -284,7 +292,7 @@ impl Pool {
         }
     }
 
-    fn step_launch(&mut self, node: &NodeId, event: LaunchEvent, inputs: &Inputs<'_>) -> Vec<Effect> {
+    pub(crate) fn step_launch(&mut self, node: &NodeId, event: LaunchEvent, inputs: &Inputs<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
         let Some(fulfillment) = self.fulfillments.get_mut(&request) else { return Vec::new() };
         let mut effects = Vec::new();
@@ -295,15 +303,46 @@ impl Pool {
             }
         }
         self.next_due = earlier(self.next_due, fulfillment.due());
+        self.has_met_outage |=
+            fulfillment.suspended().any(|(_, _, suspension)| matches!(suspension, Suspension::Outage(_)));
         effects.extend(self.finish_complete(&request, inputs));
         effects
     }
 
-    fn finish_complete(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> Vec<Effect> {
-        if !self.fulfillments.get(id).is_some_and(Fulfillment::launches_complete) {
+    /// Steps all launches of a request.
+    pub(crate) fn step_launches(
+        &mut self,
+        id: &RequestId,
+        event: impl Fn() -> LaunchEvent,
+        inputs: &Inputs<'_>,
+    ) -> Vec<Effect> {
+        let nodes = self.fulfillments.get(id).map(Fulfillment::launching).unwrap_or_default();
+        nodes.iter().flat_map(|node| self.step_launch(node, event(), inputs)).collect()
+    }
+
+    /// Ends a request whose launches have all ended, unless it waits for further nodes.
+    pub(crate) fn finish_complete(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> Vec<Effect> {
+        let Some(fulfillment) = self.fulfillments.get(id).filter(|fulfillment| fulfillment.is_settled()) else {
             return Vec::new();
+        };
+        let (is_complete, is_waiting) = (fulfillment.launches_complete(), fulfillment.is_waiting());
+        let may_end = !is_waiting || fulfillment.has_failed() || fulfillment.was_aborted();
+        match self.release_aborted_nodes(id, inputs) {
+            Some(effects) => effects,
+            None if is_complete && may_end => self.finish(id, inputs),
+            None => Vec::new(),
         }
-        self.release_aborted_nodes(id, inputs).unwrap_or_else(|| self.finish(id, inputs))
+    }
+
+    /// Ends a request, or lets its launches end first. Those that are suspended would never end.
+    pub(crate) fn close(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> Vec<Effect> {
+        let Some(fulfillment) = self.fulfillments.get_mut(id) else { return Vec::new() };
+        if !fulfillment.has_open_launches() {
+            return self.finish(id, inputs);
+        }
+        fulfillment.close();
+        self.short_of_capacity.remove(id);
+        self.step_launches(id, || LaunchEvent::GiveUp, inputs)
     }
 
     pub(crate) fn finish(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> Vec<Effect> {
@@ -315,7 +354,10 @@ impl Pool {
             self.verdicts.record(id, VerdictKind::Decline, reason, inputs.now);
         }
         if fulfillment.was_aborted() {
-            self.backoff_until.insert(id.clone(), inputs.monotonic_now + QUOTA_BACKOFF);
+            if let Some(zone) = fulfillment.missing_zone() {
+                self.verdicts.record(id, VerdictKind::Defer, Reason::NoZone(zone.clone()), inputs.now);
+                self.backoff_until.insert(id.clone(), inputs.monotonic_now + ZONE_BACKOFF);
+            }
             effects.push(Effect::Refresh);
         }
         effects.push(Effect::Finish { request: id.clone(), finish: Box::new(finish) });

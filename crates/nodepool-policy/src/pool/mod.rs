@@ -2,6 +2,8 @@
 
 pub mod events;
 pub(crate) mod launches;
+pub(crate) mod line;
+pub(crate) mod liveness;
 pub(crate) mod pending_usage;
 pub(crate) mod view;
 pub(crate) mod waiting;
@@ -14,6 +16,7 @@ use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
 use crate::request::handler::{HandlerStage, NodeRequestHandler, decline};
 use crate::scheduler::allocate::{Verdict, verdict};
+use crate::scheduler::launch_line::{LaunchLine, PoolLine};
 use crate::scheduler::pool_context::{Placement, PoolContext, StaticHostIndex};
 use crate::scheduler::reason::Reason;
 use crate::scheduler::reservations::Reservations;
@@ -24,6 +27,7 @@ use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
 use nodepool_model::records::resources::Resources;
+use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::{MonotonicTime, Timestamp};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
@@ -51,13 +55,20 @@ pub struct Pool {
     /// Time at or before the first timeout of a launch.
     pub(super) next_due: Option<MonotonicTime>,
     pub(super) next_zone: usize,
-    /// Requests that the cloud had no quota for, and the end of their back-off.
+    /// Lines of launches while the cloud is full, as of the last pass; and the parts of the provider's other pools.
+    pub(super) line: LaunchLine,
+    pub(super) lines_of_others: Vec<Arc<PoolLine>>,
+    /// Launches have met an outage whose end has not been handled yet.
+    pub(super) has_met_outage: bool,
+    /// Requests whose zone was missing, and the end of their back-off.
     pub(super) backoff_until: BTreeMap<RequestId, MonotonicTime>,
     pub(super) reservations: Reservations,
     /// Labels that a waiting request has lacked since it began to wait, and how many idle nodes of each it needs.
     pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
     pub(super) verdicts: Verdicts,
     retiring: BTreeSet<NodeId>,
+    /// Static hosts that failed a probe recently, and when.
+    dead_hosts: BTreeMap<HostIdentity, MonotonicTime>,
     /// Revision of the snapshot on which an idle node was selected for the eviction in flight.
     pub(super) evicting: Option<u64>,
     /// Revision of the snapshot on which an eviction failed: the same snapshot would lead to the same failure.
@@ -99,11 +110,15 @@ impl Pool {
             unconfirmed_claims: Vec::new(),
             next_due: None,
             next_zone: 0,
+            line: LaunchLine::default(),
+            lines_of_others: Vec::new(),
+            has_met_outage: false,
             backoff_until: BTreeMap::new(),
             reservations: Reservations::default(),
             waiting: BTreeMap::new(),
             verdicts: Verdicts::default(),
             retiring: BTreeSet::new(),
+            dead_hosts: BTreeMap::new(),
             evicting: None,
             not_evicted_at: None,
             failed_at: BTreeMap::new(),
@@ -192,6 +207,7 @@ impl Pool {
     pub fn update_leases(&mut self, shared: &SharedPoolState) {
         self.leases = shared.leases().clone();
         self.other_pools_pending_usage = shared.pending_usage_of_others(&self.launcher);
+        self.lines_of_others = shared.lines_of_others(&self.id.provider, &self.launcher);
     }
 
     pub fn update_shared_state(&mut self, shared: &SharedPoolState) {
@@ -200,6 +216,16 @@ impl Pool {
             self.started_pools = shared.started_pools().clone();
             self.complete_at = None;
         }
+    }
+
+    /// Requests that have begun to wait, or wait for another reason, since the last call.
+    pub fn take_reports(&mut self) -> Vec<(RequestId, String)> {
+        self.verdicts.take_reports()
+    }
+
+    /// The part in the lines of the provider, for its other pools.
+    pub fn line(&self) -> &PoolLine {
+        self.line.own()
     }
 
     /// Tenant reservations of the last pass; `None` if it did not reach the end.
@@ -218,17 +244,29 @@ impl Pool {
         self.expire(inputs.monotonic_now);
         self.reservations.begin_pass(self.pending_need());
         self.count_pending_usage(inputs.snapshot);
-        let Some((provider, pool)) = self.section(inputs) else { return self.wind_down(None, inputs) };
+        self.line = LaunchLine::default();
+        let mut effects = self.follow_outage(inputs);
+        let Some((provider, pool)) = self.section(inputs) else {
+            effects.extend(self.wind_down(None, inputs));
+            return effects;
+        };
         if let Some(reason) = self.obstacle(&provider, inputs) {
             for (rank, _) in inputs.snapshot.waiting_requests() {
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason.clone(), inputs.now);
             }
             self.forget_ended(inputs);
-            return self.wind_down(Some(reason), inputs);
+            effects.extend(self.wind_down(Some(reason), inputs));
+            return effects;
         }
+        effects.extend(self.run_pass(&provider, &pool, inputs));
+        effects
+    }
+
+    fn run_pass(&mut self, provider: &ProviderConfig, pool: &PoolConfig, inputs: &Inputs<'_>) -> Vec<Effect> {
+        self.begin_line(inputs);
         let hosts = self.static_host_index(inputs);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
-        let ctx = PoolContext { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
+        let ctx = PoolContext { id: &id, launcher: &launcher, provider, pool, hosts: &hosts };
         let mut effects = self.abandon_unused(inputs);
         // The first refresh provides what a launch needs to know about the cloud.
         let is_refreshed = hosts.facts.refreshed_at > Timestamp::default();
@@ -237,6 +275,7 @@ impl Pool {
         let previously_lacked_capacity = std::mem::take(&mut self.lacks_capacity);
         let other_pools_reservations = self.other_pools_reservations.clone();
         let mut other_pools_reservations = other_pools_reservations.iter().peekable();
+        let mut probing = self.probed_labels(inputs).into_iter().peekable();
         // Requests whose labels the pool has come first, then those that it may have to decline.
         let mut lacking = Vec::new();
         let busy = self.busy();
@@ -257,11 +296,14 @@ impl Pool {
                     self.reservations.tenants.reserve_for_other_pool(before, tenant, amounts);
                 }
             }
+            while let Some((_, label, host)) = probing.next_if(|(before, ..)| before < rank) {
+                self.keep_for_probed(&label, host);
+            }
             if self.is_unchanged(&rank.id, inputs) {
                 self.lacks_capacity |= previously_lacked_capacity;
                 continue;
             }
-            match missing_labels(&request.record, &pool) {
+            match missing_labels(&request.record, pool) {
                 0 => self.schedule_one(rank, request, &ctx, inputs, &mut effects),
                 missing => lacking.push((missing, rank, request)),
             }
@@ -270,6 +312,7 @@ impl Pool {
         for (_, rank, request) in lacking {
             self.schedule_one(rank, request, &ctx, inputs, &mut effects);
         }
+        effects.extend(self.give_up_suspended(inputs));
         self.has_more |= are_more_left;
         self.hosts = Some(hosts);
         self.forget_ended(inputs);
@@ -299,13 +342,19 @@ impl Pool {
         if self.backoff_until.contains_key(id) {
             // Other pools may serve what they would yield to this pool: its cloud refused the request recently.
             self.lacks_capacity |= !request.record.is_min_ready();
-            self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, inputs.now);
             return;
         }
         let mut decided = verdict(id, request, ctx, &self.reservations, inputs);
         let limit = ctx.provider.max_concurrency;
         if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.other_pools_busy) as i64 >= limit {
             decided = Verdict::Defer(Reason::Concurrency { limit });
+        }
+        if let Verdict::Accept(placements) = decided {
+            decided = match self.admitted(rank, placements) {
+                (placements, None) => Verdict::Accept(placements),
+                (placements, Some(_)) if placements.iter().any(Placement::is_launch) => Verdict::Accept(placements),
+                (_, Some(reason)) => Verdict::Defer(reason),
+            };
         }
         let kind = decided.kind();
         match decided {
@@ -316,7 +365,11 @@ impl Pool {
             Verdict::Defer(reason) => {
                 self.reserve_for(rank, &request.record, &reason, ctx, inputs);
                 // Other pools need not yield to this pool while its cloud does not respond.
-                self.lacks_capacity |= matches!(reason, Reason::NotRefreshed(Some(_)));
+                self.lacks_capacity |= match &reason {
+                    Reason::NotRefreshed(Some(_)) => true,
+                    Reason::CloudFull(_) | Reason::Outage(_) => !request.record.is_min_ready(),
+                    _ => false,
+                };
                 if let Reason::InsufficientCapacity { .. } = reason {
                     self.lacks_capacity = true;
                     effects.extend(self.evict_for(&request.record, None, ctx, inputs));
@@ -339,76 +392,13 @@ impl Pool {
                     Placement::ReuseIdle(node) => Some(node.clone()),
                     Placement::LaunchNew(_) => None,
                 };
+                // Fewer placements than nodes: the line of launches lets only the first ones begin.
                 match placements.iter().map(reused).collect() {
                     Some(nodes) => self.accept(id, nodes, ctx, inputs, effects),
                     None => effects.push(self.start_fulfillment(id, request, placements, ctx, inputs)),
                 }
             }
         }
-    }
-
-    fn accept(
-        &mut self,
-        id: &RequestId,
-        nodes: Vec<NodeId>,
-        ctx: &PoolContext<'_>,
-        inputs: &Inputs<'_>,
-        effects: &mut Vec<Effect>,
-    ) {
-        for node in &nodes {
-            let stored = inputs.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
-            self.reservations.assign(node, &stored.record);
-        }
-        let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, ctx, inputs);
-        self.verdicts.record(id, VerdictKind::Accept, handler.reason(), inputs.now);
-        if probes.is_empty() {
-            let plan = handler.launches_complete(&self.reservations, inputs);
-            effects.push(Effect::Fulfill(Box::new(plan.expect("the verdict was made on this very snapshot"))));
-        }
-        for (node, host) in probes {
-            effects.push(Effect::Probe { request: id.clone(), node, host });
-        }
-        let existing = self.handlers.insert(id.clone(), handler);
-        assert!(existing.is_none(), "two handlers for request {id}");
-    }
-
-    fn probed(
-        &mut self,
-        request: &RequestId,
-        node: &NodeId,
-        answer: LivenessResult,
-        inputs: &Inputs<'_>,
-    ) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        if let LivenessResult::Dead(_) = answer
-            && let Some(stored) = inputs.snapshot.node(node)
-            && stored.record.is_idle()
-            && self.retiring.insert(node.clone())
-        {
-            effects.push(Effect::Retire { node: node.clone(), version: stored.version });
-        }
-        if let LivenessResult::Dead(why) | LivenessResult::NotChecked(why) = answer {
-            if self.handlers.contains_key(request) {
-                self.end_handler(request, None, inputs);
-                self.verdicts.record(request, VerdictKind::Defer, Reason::DeadHost(why), inputs.now);
-            }
-            return effects;
-        }
-        let complete = self.handlers.get_mut(request).is_some_and(|handler| handler.probed(node));
-        if !complete {
-            return effects;
-        }
-        let handler = self.handlers.get_mut(request).expect("the handler has just been probed");
-        match handler.launches_complete(&self.reservations, inputs) {
-            Some(plan) => {
-                handler.stage = HandlerStage::Fulfilling;
-                let reason = handler.reason();
-                self.verdicts.record(request, VerdictKind::Accept, reason, inputs.now);
-                effects.push(Effect::Fulfill(Box::new(plan)));
-            }
-            None => self.end_handler(request, None, inputs),
-        }
-        effects
     }
 
     fn section(&self, inputs: &Inputs<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {

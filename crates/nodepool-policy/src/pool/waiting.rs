@@ -2,13 +2,15 @@
 //! pending and locked, so that no other pool starts it. It keeps the nodes that it has until capacity is available for
 //! the rest.
 
+use std::collections::BTreeSet;
+
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::fulfillment::Fulfillment;
 use crate::scheduler::allocate::{
     decline_reasons, fits_tenant, other_pools_could_serve, over_tenant_limit, tenant_need,
 };
-use crate::scheduler::capacity::place;
+use crate::scheduler::capacity::place_first;
 use crate::scheduler::eviction::{is_any_being_deleted, is_any_occupied};
 use crate::scheduler::pool_context::PoolContext;
 use crate::scheduler::reason::Reason;
@@ -19,8 +21,8 @@ use nodepool_model::records::time::Seconds;
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Versioned;
 
-/// Back-off after a cloud refused a node because its quota was exceeded.
-pub(crate) const QUOTA_BACKOFF: Seconds = Seconds(5.0);
+/// Back-off after the zone of a node was missing.
+pub(crate) const ZONE_BACKOFF: Seconds = Seconds(5.0);
 
 impl Pool {
     /// A waiting request reserves what it lacks against requests of lower rank, so that it cannot starve: every label
@@ -88,22 +90,26 @@ impl Pool {
         Some(Effect::Claim(Box::new(claim)))
     }
 
-    /// Resumes the waiting requests, by rank. They precede requests that have not been accepted yet.
+    /// Resumes the waiting requests and the suspended launches, by rank. They precede requests that have not been
+    /// accepted yet.
     pub(crate) fn resume(&mut self, ctx: &PoolContext<'_>, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
         let mut ranks = Vec::new();
-        for id in self.waiting_requests() {
+        for id in self.paused_requests() {
             // A request that another process has ended counts as deleted.
             let open = |request: &&Versioned<NodeRequest>| request.record.state.may_become(RequestState::Pending);
             // So does a request whose lock was deleted: this launcher no longer owns it.
             let held = inputs.snapshot.is_request_locked(&id);
             match inputs.snapshot.request(&id).filter(open).filter(|_| held) {
                 Some(request) => ranks.push(Rank::of(&id, &request.record)),
-                None => effects.extend(self.finish(&id, inputs)),
+                None => effects.extend(self.close(&id, inputs)),
             }
         }
         ranks.sort();
-        for rank in &ranks {
-            effects.extend(self.resume_one(rank, ctx, inputs));
+        for (index, rank) in ranks.iter().enumerate() {
+            effects.extend(self.resume_suspended(rank, inputs));
+            if self.fulfillments.get(&rank.id).is_some_and(Fulfillment::is_waiting) {
+                effects.extend(self.resume_one(rank, index == 0, ctx, inputs));
+            }
         }
         effects.extend(self.yield_to_first(&ranks, ctx, inputs));
     }
@@ -114,12 +120,14 @@ impl Pool {
     fn yield_to_first(&mut self, ranks: &[Rank], ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Vec<Effect> {
         let [first, others @ ..] = ranks else { return Vec::new() };
         let waits = |rank: &Rank| {
-            self.fulfillments
-                .get(&rank.id)
-                .is_some_and(|fulfillment| fulfillment.is_waiting() && fulfillment.lacks_capacity())
+            self.fulfillments.get(&rank.id).is_some_and(|fulfillment| {
+                let lacks_capacity = fulfillment.is_waiting() && fulfillment.lacks_capacity();
+                lacks_capacity || fulfillment.is_settled() && fulfillment.suspended().next().is_some()
+            })
         };
         let holds = |rank: &&Rank| waits(rank) && self.fulfillments[&rank.id].has_usable_nodes();
-        if !waits(first) || !self.building.is_empty() || self.evicting.is_some() {
+        let is_launching = || self.fulfillments.values().any(Fulfillment::has_progressing_launches);
+        if !waits(first) || self.evicting.is_some() || is_launching() {
             return Vec::new();
         }
         let Some(last) = others.iter().rev().find(holds) else { return Vec::new() };
@@ -127,10 +135,16 @@ impl Pool {
         if is_any_being_deleted(ctx, inputs) || is_any_occupied(ctx, is_own_fulfillment, inputs) {
             return Vec::new();
         }
-        self.finish(&last.id, inputs)
+        self.close(&last.id, inputs)
     }
 
-    fn resume_one(&mut self, rank: &Rank, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Vec<Effect> {
+    /// Claims further nodes for a waiting request. The first request in rank receives each node as soon as there is
+    /// capacity for it, the others only all of them: so they hold no nodes that the first one lacks.
+    fn resume_one(&mut self, rank: &Rank, is_first: bool, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Vec<Effect> {
+        let ended = self.finish_complete(&rank.id, inputs);
+        if !ended.is_empty() {
+            return ended;
+        }
         let (Some(request), Some(fulfillment)) =
             (inputs.snapshot.request(&rank.id), self.fulfillments.get_mut(&rank.id))
         else {
@@ -138,7 +152,7 @@ impl Pool {
         };
         if let Some(reason) = decline_reasons(&request.record, ctx, inputs).first() {
             fulfillment.fail(reason.to_string());
-            return self.finish(&rank.id, inputs);
+            return self.close(&rank.id, inputs);
         }
         for (node, is_new) in fulfillment.recover_lost_answer(&rank.id, &self.id, inputs) {
             if is_new {
@@ -152,52 +166,70 @@ impl Pool {
             self.short_of_capacity.remove(&rank.id);
             return self.continue_fulfillment(&rank.id, Vec::new(), inputs);
         }
-        let (remaining, zone) = (fulfillment.remaining_request(&request.record), fulfillment.zone().map(str::to_owned));
-        let decided = if self.backoff_until.contains_key(&rank.id) {
-            Err(fulfillment.abort_reason())
-        } else if let Some(reason) = over_tenant_limit(&remaining, ctx, &self.reservations, inputs) {
-            Err(reason)
-        } else {
-            place(&remaining, ctx, &self.reservations, zone.as_deref(), inputs)
-        };
-        match decided {
+        if self.failed_at.get(&rank.id) == Some(&inputs.snapshot.revision) {
             // The same snapshot would lead to the same failure.
-            Ok(_) if self.failed_at.get(&rank.id) == Some(&inputs.snapshot.revision) => Vec::new(),
-            Ok(placements) => vec![self.extend(&rank.id, &request.record, placements, ctx, inputs)],
-            Err(reason) => {
-                self.reserve_for(rank, &remaining, &reason, ctx, inputs);
-                let eviction = matches!(reason, Reason::InsufficientCapacity { .. })
-                    .then(|| self.evict_for(&remaining, zone.as_deref(), ctx, inputs));
-                self.verdicts.record(&rank.id, VerdictKind::Defer, reason, inputs.now);
-                eviction.flatten().into_iter().collect()
-            }
+            return Vec::new();
         }
+        let (remaining, zone) = (fulfillment.remaining_request(&request.record), fulfillment.zone().map(str::to_owned));
+        let (placements, shortage) = if self.backoff_until.contains_key(&rank.id) {
+            (Vec::new(), fulfillment.missing_zone().cloned().map(Reason::NoZone))
+        } else if let Some(reason) = over_tenant_limit(&remaining, ctx, &self.reservations, inputs) {
+            (Vec::new(), Some(reason))
+        } else {
+            let (placements, shortage) = place_first(&remaining, ctx, &self.reservations, zone.as_deref(), inputs);
+            let (admitted, refusal) = self.admitted(rank, placements);
+            (admitted, refusal.or(shortage))
+        };
+        let may_extend = !placements.is_empty() && (shortage.is_none() || is_first);
+        let mut effects = Vec::new();
+        if let Some(reason) = shortage {
+            self.reserve_for(rank, &remaining, &reason, ctx, inputs);
+            if !may_extend && matches!(reason, Reason::InsufficientCapacity { .. }) {
+                effects.extend(self.evict_for(&remaining, zone.as_deref(), ctx, inputs));
+            }
+            self.verdicts.record(&rank.id, VerdictKind::Defer, reason, inputs.now);
+        }
+        if may_extend {
+            effects.push(self.extend(&rank.id, &request.record, placements, ctx, inputs));
+        }
+        effects
     }
 
-    /// The cloud refused nodes because its quota was exceeded: they are released, and the request waits for capacity
-    /// with its other nodes. If it has no other nodes and another pool could serve it, it is released instead.
+    /// The cloud refused nodes because it is full, or their zone is missing: they are released, and the request waits
+    /// with its other nodes. A request that has no other nodes is released instead, so that any pool can serve it; if
+    /// only the zone was missing, unless no other pool could.
     pub(crate) fn release_aborted_nodes(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> Option<Vec<Effect>> {
         // A min-ready request does not wait for capacity.
         let request = inputs.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
         let fulfillment = self.fulfillments.get_mut(id).filter(|fulfillment| fulfillment.was_aborted())?;
-        let should_release_request =
-            !fulfillment.has_usable_nodes() && other_pools_could_serve(&request.record, &self.launcher, inputs);
-        if should_release_request || self.draining || fulfillment.has_failed() {
+        if self.draining || fulfillment.has_failed() || fulfillment.is_closing() {
             return None;
         }
-        let (nodes, reason) = (fulfillment.release_aborted_nodes(inputs), fulfillment.abort_reason());
-        for node in fulfillment.nodes().iter().chain(nodes.iter().map(|(node, _)| node)) {
+        let has_other_nodes = fulfillment.has_usable_nodes() || fulfillment.has_open_launches();
+        match fulfillment.missing_zone().cloned() {
+            // The other nodes are in the same zone. The next one is chosen when all are known to have failed.
+            Some(_) if fulfillment.has_open_launches() => return None,
+            Some(zone) => {
+                if !has_other_nodes && other_pools_could_serve(&request.record, &self.launcher, inputs) {
+                    return None;
+                }
+                self.backoff_until.insert(id.clone(), inputs.monotonic_now + ZONE_BACKOFF);
+                self.verdicts.record(id, VerdictKind::Defer, Reason::NoZone(zone), inputs.now);
+            }
+            None if !has_other_nodes => return None,
+            None => {}
+        }
+        let nodes = fulfillment.release_aborted_nodes(inputs);
+        for (node, _) in &nodes {
             self.building.remove(node);
         }
         self.short_of_capacity.insert(id.clone());
-        self.backoff_until.insert(id.clone(), inputs.monotonic_now + QUOTA_BACKOFF);
-        self.verdicts.record(id, VerdictKind::Defer, reason, inputs.now);
         Some(vec![Effect::Refresh, Effect::Release(nodes)])
     }
 
     /// A pool that accepts no new requests releases its waiting ones.
     pub(crate) fn release_waiting(&mut self, inputs: &Inputs<'_>) -> Vec<Effect> {
-        self.waiting_requests().iter().flat_map(|id| self.finish(id, inputs)).collect()
+        self.paused_requests().iter().flat_map(|id| self.close(id, inputs)).collect()
     }
 
     /// Pass of a pool that schedules no requests: if it will accept nothing more, it releases its waiting requests.
@@ -213,13 +245,14 @@ impl Pool {
     }
 
     /// Requests that continue as soon as capacity is available; others are being extended or launched.
-    fn waiting_requests(&self) -> Vec<RequestId> {
+    fn paused_requests(&self) -> BTreeSet<RequestId> {
         let is_waiting = |id: &&RequestId| self.fulfillments.get(*id).is_some_and(Fulfillment::is_waiting);
-        self.short_of_capacity.iter().filter(is_waiting).cloned().collect()
+        let waiting = self.short_of_capacity.iter().filter(is_waiting);
+        waiting.chain(self.suspended_requests()).cloned().collect()
     }
 
     /// Whether a request waits for capacity here. Other pools may serve what they would otherwise yield to this pool.
     pub fn is_paused(&self) -> bool {
-        self.lacks_capacity || !self.short_of_capacity.is_empty()
+        self.lacks_capacity || !self.short_of_capacity.is_empty() || self.suspended_requests().next().is_some()
     }
 }

@@ -37,6 +37,10 @@ pub struct QueueLengths {
 pub struct TaskQueue {
     /// In the order of `LANES`.
     lanes: [VecDeque<CallId>; 3],
+    /// Calls of a probe. They precede all others, and neither the bound nor `is_held` concerns them.
+    probes: VecDeque<(CallId, Lane)>,
+    /// Only probes start.
+    is_held: bool,
     /// Index of the lane that is served next.
     turn: usize,
     spacing: Seconds,
@@ -55,6 +59,7 @@ pub struct TaskQueue {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     lane: Lane,
+    is_probe: bool,
     started: Seconds,
 }
 
@@ -70,6 +75,8 @@ impl TaskQueue {
         let spacing = if spacing.0.is_finite() && spacing > Seconds::ZERO { spacing } else { Seconds::ZERO };
         Self {
             lanes: Default::default(),
+            probes: VecDeque::new(),
+            is_held: false,
             turn: 0,
             spacing,
             max_in_flight,
@@ -86,18 +93,40 @@ impl TaskQueue {
         self.lanes[lane as usize].push_back(call);
     }
 
+    /// Appends a call of a probe, which starts even while the queue is held, or full.
+    pub fn push_probe(&mut self, call: CallId, lane: Lane) {
+        self.probes.push_back((call, lane));
+    }
+
+    /// Holds all calls but probes, or lets them start again.
+    pub fn set_held(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
     /// Takes the next call that may start, counts it as in flight and starts the spacing.
     pub fn next(&mut self, now: Seconds) -> QueueStep {
-        if self.lanes.iter().all(VecDeque::is_empty) {
+        if self.probes.is_empty() && (self.is_held || self.lanes.iter().all(VecDeque::is_empty)) {
             return QueueStep::Empty;
         }
-        let Some(lane) = self.next_lane() else { return QueueStep::WaitForEnd };
+        let lane = if self.probes.is_empty() { self.next_lane() } else { None };
+        if lane.is_none() && self.probes.is_empty() {
+            return QueueStep::WaitForEnd;
+        }
         if now < self.not_before {
             return QueueStep::WaitUntil(self.not_before);
         }
-        let call = self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty");
-        self.turn = (lane as usize + 1) % LANES.len();
-        self.in_flight.insert(call, Running { lane, started: now });
+        let (call, running) = match lane {
+            Some(lane) => {
+                let call = self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty");
+                self.turn = (lane as usize + 1) % LANES.len();
+                (call, Running { lane, is_probe: false, started: now })
+            }
+            None => {
+                let (call, lane) = self.probes.pop_front().expect("there is a lane or a probe");
+                (call, Running { lane, is_probe: true, started: now })
+            }
+        };
+        self.in_flight.insert(call, running);
         self.not_before = Seconds(now.0 + self.spacing.0);
         assert!(self.counted_in_flight() <= self.max_in_flight, "more calls in flight than allowed");
         QueueStep::Start(call)
@@ -114,8 +143,12 @@ impl TaskQueue {
     /// flight together are throttled, only the first raises the back-off. The others started before the pause, so they
     /// do not show that it was too short.
     pub fn throttled(&mut self, call: CallId, now: Seconds, retry_after: Seconds) {
-        let Running { lane, started } = self.in_flight.remove(&call).expect("only a started call can be throttled");
-        self.lanes[lane as usize].push_front(call);
+        let running = self.in_flight.remove(&call).expect("only a started call can be throttled");
+        let Running { lane, is_probe, started } = running;
+        match is_probe {
+            true => self.probes.push_front((call, lane)),
+            false => self.lanes[lane as usize].push_front(call),
+        }
         let started_after_pause = self.backoff_raised_at.is_some_and(|at| started > at);
         if started_after_pause {
             self.backoff = Seconds((self.backoff.0 * 2.0).min(MAX_BACKOFF.0));
@@ -129,6 +162,10 @@ impl TaskQueue {
 
     /// Removes a queued call. False if it has started, or was never queued.
     pub fn cancel(&mut self, call: CallId) -> bool {
+        if let Some(index) = self.probes.iter().position(|(queued, _)| *queued == call) {
+            self.probes.remove(index);
+            return true;
+        }
         for lane in &mut self.lanes {
             if let Some(index) = lane.iter().position(|queued| *queued == call) {
                 lane.remove(index);
@@ -160,7 +197,8 @@ impl TaskQueue {
             Lane::Bulk => true,
             Lane::Change => counted < self.max_in_flight,
             Lane::Read => {
-                let reads = self.in_flight.values().filter(|running| running.lane == Lane::Read).count();
+                let is_read = |running: &&Running| running.lane == Lane::Read && !running.is_probe;
+                let reads = self.in_flight.values().filter(is_read).count();
                 counted < self.max_in_flight && reads < self.max_reads()
             }
         }
@@ -172,7 +210,7 @@ impl TaskQueue {
     }
 
     fn counted_in_flight(&self) -> usize {
-        self.in_flight.values().filter(|running| running.lane != Lane::Bulk).count()
+        self.in_flight.values().filter(|running| running.lane != Lane::Bulk && !running.is_probe).count()
     }
 }
 
@@ -282,6 +320,25 @@ mod tests {
             queue.throttled(CallId(call), Seconds(6.5), Seconds(1.0));
         }
         assert_eq!(queue.next(Seconds(6.5)), QueueStep::WaitUntil(Seconds(8.5)), "a pause was made and was too short");
+    }
+
+    #[test]
+    fn a_held_or_full_queue_starts_probes_only() {
+        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
+        queue.push(CallId(1), Lane::Change);
+        queue.push(CallId(2), Lane::Change);
+        queue.push_probe(CallId(3), Lane::Read);
+        queue.push_probe(CallId(4), Lane::Read);
+        assert_eq!(started(&mut queue, 0.0), [3, 4, 1]);
+        assert_eq!(queue.next(Seconds::ZERO), QueueStep::WaitForEnd);
+        queue.ended(CallId(1));
+        queue.set_held(true);
+        assert_eq!(queue.next(Seconds::ZERO), QueueStep::Empty);
+        queue.throttled(CallId(3), Seconds::ZERO, Seconds(7.0));
+        assert_eq!(queue.next(Seconds::ZERO), QueueStep::WaitUntil(Seconds(7.0)));
+        assert!(queue.cancel(CallId(3)));
+        queue.set_held(false);
+        assert_eq!(started(&mut queue, 7.0), [2]);
     }
 
     #[test]

@@ -1,27 +1,27 @@
 //! Fulfillment: state machine of an accepted request with launched nodes, from its claim to its end.
 
+mod finish;
+mod progress;
+
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::handler::{allocate, decline};
-use super::launch::{Launch, LaunchEffect, LaunchEvent, LaunchOutcome};
-use super::node_updates::{
-    LaunchedInstance, deallocate, id_value, new_node, own_node, ready_change, request_properties, resources,
-    state_change,
-};
-use super::requested_node::{PriorInstance, RequestedNode, RequestedNodeState, UploadRef, WriteState, is_usable};
+pub use self::finish::Finish;
+use super::handler::allocate;
+use super::launch::{Launch, LaunchEffect, LaunchEvent, LaunchOutcome, OnRefusal};
+use super::node_updates::{LaunchedInstance, new_node, request_properties, resources, state_change};
+use super::requested_node::{PriorInstance, RequestedNode, RequestedNodeState, UploadRef, WriteState};
 use super::resumable::ResumableRequest;
 use crate::inputs::Inputs;
 use crate::scheduler::pool_context::{Placement, PoolContext};
-use crate::scheduler::reason::Reason;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LabelImage, LaunchConfig};
 use nodepool_driver::job::{Job, LaunchOrder};
-use nodepool_model::records::ids::{ExternalId, LauncherId, NodeId, PoolId, RequestId};
+use nodepool_model::records::ids::{ExternalId, NodeId, PoolId, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::{MonotonicTime, Timestamp};
+use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::{NodeChange, RequestChange, Versioned};
 
 /// The transaction that accepts a request.
@@ -42,13 +42,6 @@ pub struct Adoption {
     pub nodes: Vec<NodeChange>,
 }
 
-/// The transaction that finishes a request: the request, and its nodes with their last change, if any.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finish {
-    pub request: Option<RequestChange>,
-    pub nodes: Vec<(NodeId, Option<NodeChange>)>,
-}
-
 #[derive(Clone, Debug, Serialize)]
 pub struct Fulfillment {
     pub since: Timestamp,
@@ -64,17 +57,23 @@ pub struct Fulfillment {
     /// An extension failed, but perhaps only its answer was lost.
     #[serde(skip)]
     is_extension_unconfirmed: bool,
+    /// For the launches of the last claim or extension.
+    #[serde(skip)]
+    on_refusal: OnRefusal,
+    /// The request ends as soon as its launches have ended.
+    is_closing: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FulfillmentStage {
     Claiming,
-    /// Capacity is insufficient for some nodes; the request keeps the nodes that it has.
+    /// Capacity is insufficient for some nodes; the request keeps the nodes that it has, and their launches continue.
     Waiting,
-    /// Capacity is available now: the missing nodes are being claimed.
+    /// Capacity is available now: missing nodes are being claimed.
     Extending,
     Beginning,
+    /// All nodes are assigned.
     Building,
     Finishing,
 }
@@ -123,6 +122,8 @@ impl Fulfillment {
             missing_zones: Vec::new(),
             failure: None,
             is_extension_unconfirmed: false,
+            on_refusal: OnRefusal::Abort,
+            is_closing: false,
         };
         let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, inputs.now));
         (fulfillment, Claim { request, reuse: Vec::new(), create: Vec::new() })
@@ -161,6 +162,8 @@ impl Fulfillment {
             missing_zones: Vec::new(),
             failure: None,
             is_extension_unconfirmed: false,
+            on_refusal: OnRefusal::Abort,
+            is_closing: false,
         };
         let changes = fulfillment.building_changes(Some(rules), &resumable.pool, inputs);
         (fulfillment, changes)
@@ -170,7 +173,7 @@ impl Fulfillment {
         self.requested_nodes.iter().filter_map(|entry| entry.node.clone()).collect()
     }
 
-    /// Fills the unassigned nodes with these placements: returns nodes to reuse, and records of new ones.
+    /// Fills the first unassigned nodes with these placements: returns nodes to reuse, and records of new ones.
     pub fn extend(
         &mut self,
         id: &RequestId,
@@ -181,6 +184,11 @@ impl Fulfillment {
         inputs: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
         let (mut reuse, mut create) = (Vec::new(), Vec::new());
+        let is_probe = |placement: &Placement| match placement {
+            Placement::ReuseIdle(_) => false,
+            Placement::LaunchNew(label) => ctx.hosts.facts.health.refusals(label).next().is_some(),
+        };
+        self.on_refusal = if placements.iter().any(is_probe) { OnRefusal::Suspend } else { OnRefusal::Abort };
         let unassigned =
             self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Unassigned));
         for (entry, placement) in unassigned.zip(placements) {
@@ -297,7 +305,8 @@ impl Fulfillment {
         pool: &PoolId,
         inputs: &Inputs<'_>,
     ) -> Vec<NodeChange> {
-        if self.lacks_capacity() {
+        let is_new = |entry: &RequestedNode| matches!(entry.state, RequestedNodeState::New);
+        if self.lacks_capacity() && !self.requested_nodes.iter().any(is_new) {
             self.stage = FulfillmentStage::Waiting;
             return Vec::new();
         }
@@ -364,7 +373,7 @@ impl Fulfillment {
         pool: &PoolId,
         inputs: &Inputs<'_>,
     ) -> Vec<(NodeId, LaunchEffect)> {
-        self.stage = FulfillmentStage::Building;
+        self.stage = if self.lacks_capacity() { FulfillmentStage::Waiting } else { FulfillmentStage::Building };
         let request_properties = Arc::new(request_properties(id, request));
         let mut effects = Vec::new();
         for entry in &mut self.requested_nodes {
@@ -395,7 +404,7 @@ impl Fulfillment {
                     .as_ref()
                     .is_some_and(|prior| prior.launch_started && prior.external_id.is_none()),
             };
-            let (launch, first) = Launch::begin(order, label, rules, inputs.monotonic_now);
+            let (launch, first) = Launch::begin(order, label, rules, self.on_refusal, inputs.monotonic_now);
             entry.state = RequestedNodeState::Launching(Box::new(launch));
             effects.extend(first.into_iter().map(|effect| (node.clone(), effect)));
         }
@@ -473,127 +482,5 @@ impl Fulfillment {
         }
         let again = std::mem::replace(&mut entry.write, WriteState::Idle) == WriteState::Dirty;
         if again { entry.write_now(node, inputs) } else { None }
-    }
-
-    /// Error of the last node that failed.
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
-    /// Reason why a node was aborted.
-    pub fn abort_reason(&self) -> Reason {
-        match self.missing_zones.last().filter(|_| self.zone.is_none()) {
-            Some(zone) => Reason::NoZone(zone.clone()),
-            None => Reason::OverQuota,
-        }
-    }
-
-    /// Whether the cloud refused a node because its quota was exceeded or its zone was missing.
-    pub fn was_aborted(&self) -> bool {
-        self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Aborted))
-    }
-
-    pub fn has_failed(&self) -> bool {
-        self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Failed(_)))
-    }
-
-    /// Whether the request has usable nodes, which would be lost with it.
-    pub fn has_usable_nodes(&self) -> bool {
-        self.requested_nodes.iter().any(is_usable)
-    }
-
-    /// Whether all launches have finished, successfully or not.
-    pub fn launches_complete(&self) -> bool {
-        let is_open = |entry: &RequestedNode| {
-            matches!(entry.state, RequestedNodeState::Launching(_) | RequestedNodeState::New)
-                || entry.write != WriteState::Idle
-        };
-        self.stage == FulfillmentStage::Building && !self.requested_nodes.iter().any(is_open)
-    }
-
-    pub fn due(&self) -> Option<MonotonicTime> {
-        let launches = self.requested_nodes.iter().filter_map(|entry| match &entry.state {
-            RequestedNodeState::Launching(launch) => launch.due(),
-            _ => None,
-        });
-        launches.min()
-    }
-
-    /// Nodes whose launches are in flight.
-    pub fn launching(&self) -> Vec<NodeId> {
-        self.launches().map(|(node, _)| node.clone()).collect()
-    }
-
-    pub fn launches(&self) -> impl Iterator<Item = (&NodeId, &Launch)> {
-        self.requested_nodes.iter().filter_map(|entry| match &entry.state {
-            RequestedNodeState::Launching(launch) => Some((entry.node.as_ref()?, &**launch)),
-            _ => None,
-        })
-    }
-
-    /// Finishes the request: fulfilled if every node is ready, declined if one failed, otherwise released because one
-    /// was aborted.
-    pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, inputs: &Inputs<'_>) -> Finish {
-        self.stage = FulfillmentStage::Finishing;
-        let has_failed = self.has_failed();
-        // A request that another process has ended counts as deleted.
-        let is_open = |stored: &&Versioned<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
-        let request = inputs.snapshot.request(id).filter(is_open);
-        // A node that is not written again must still exist as it was written.
-        let is_still_valid = |entry: &RequestedNode, record: &Node| match entry.state {
-            RequestedNodeState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
-            _ => true,
-        };
-        let exists = |entry: &RequestedNode| {
-            let stored = entry.node.as_ref().and_then(|node| own_node(node, inputs));
-            stored.is_some_and(|stored| is_still_valid(entry, &stored.record))
-        };
-        let is_ready_in_snapshot =
-            |node: &NodeId| inputs.snapshot.node(node).is_some_and(|stored| stored.record.state == NodeState::Ready);
-        let fulfils = request.is_some() && self.requested_nodes.iter().all(|entry| is_usable(entry) && exists(entry));
-        let mut nodes = Vec::new();
-        for entry in &self.requested_nodes {
-            let Some(node) = &entry.node else { continue };
-            let change = match &entry.state {
-                RequestedNodeState::Ready { launched, is_saved } if !is_saved || !is_ready_in_snapshot(node) => {
-                    ready_change(node, launched, inputs).map(|change| entry.with_image(change))
-                }
-                RequestedNodeState::Failed(external_id) => {
-                    state_change(node, NodeState::Failed, inputs).map(|mut change| {
-                        // The write of the id may have failed.
-                        if let Some(id) = external_id {
-                            change.record.external_id = id_value(id);
-                        }
-                        change
-                    })
-                }
-                RequestedNodeState::Aborted => state_change(node, NodeState::Aborted, inputs),
-                // Its launch never started, so no instance exists.
-                RequestedNodeState::New => state_change(node, NodeState::Deleting, inputs),
-                RequestedNodeState::Unassigned
-                | RequestedNodeState::Reused
-                | RequestedNodeState::Ready { .. }
-                | RequestedNodeState::Launching(_) => None,
-            };
-            let freed = !fulfils && is_usable(entry) && exists(entry);
-            let change = match (change, freed) {
-                (change, false) => change,
-                (None, true) => inputs.snapshot.node(node).map(|stored| stored.change(node.clone(), deallocate)),
-                (Some(mut change), true) => {
-                    deallocate(&mut change.record);
-                    Some(change)
-                }
-            };
-            nodes.push((node.clone(), change));
-        }
-        let request = request.map(|stored| match (fulfils, has_failed) {
-            (true, _) => stored.change(id.clone(), |record| {
-                record.set_state(RequestState::Fulfilled, inputs.now);
-                record.nodes = self.nodes();
-            }),
-            (false, true) => decline(id, stored, launcher, inputs),
-            (false, false) => stored.change(id.clone(), |record| record.set_state(RequestState::Requested, inputs.now)),
-        });
-        Finish { request, nodes }
     }
 }

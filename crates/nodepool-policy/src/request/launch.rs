@@ -1,9 +1,16 @@
 //! Launch: state machine of one node from `building` to `ready` or failed, with attempts, timeouts and host keys. A
 //! node never has two instances: the instance of a failed attempt is deleted before the next attempt starts.
+//!
+//! A launch that meets an outage of its cloud, or probes a full cloud in vain, does not end: it is suspended.
+
+mod suspension;
 
 use std::sync::Arc;
 
 use serde::Serialize;
+
+use self::suspension::{AfterUnwinding, ScanStage};
+pub use self::suspension::{OnRefusal, Suspension};
 
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{LaunchConfig, LaunchLabel};
@@ -23,6 +30,13 @@ pub enum LaunchEvent {
     Scanned(u32, Result<Vec<String>, String>),
     /// Time has passed.
     Clock,
+    /// An outage of the cloud begins: its duration does not count towards timeouts.
+    OutageBegan,
+    OutageEnded,
+    /// A suspended launch may probe the full cloud again.
+    Probe,
+    /// The request of a suspended launch can be served elsewhere.
+    GiveUp,
     /// The node is no longer needed.
     Abandon,
 }
@@ -84,6 +98,10 @@ pub struct Launch {
     checks: Checks,
     attempt: u32,
     max_attempts: u32,
+    on_refusal: OnRefusal,
+    /// Start of the outage that is in progress.
+    #[serde(skip)]
+    outage_since: Option<MonotonicTime>,
     #[serde(skip)]
     started_at: MonotonicTime,
     #[serde(skip)]
@@ -108,7 +126,7 @@ enum Stage {
     Creating,
     /// The attempt timed out, or the node is no longer needed; the job is cancelled.
     Abandoning(AbandonReason),
-    Scanning(#[serde(skip)] Box<Instance>),
+    Scanning(#[serde(skip)] Box<Instance>, ScanStage),
     /// The scan failed; the console may show the reason.
     FetchingConsole(#[serde(skip)] CloudError),
     /// The instance of the failed attempt is being deleted.
@@ -117,7 +135,10 @@ enum Stage {
         since: MonotonicTime,
         #[serde(skip)]
         retry_at: Option<MonotonicTime>,
+        next: AfterUnwinding,
     },
+    /// The cloud takes no launch now. No job runs.
+    Suspended(Suspension),
     Finished,
 }
 
@@ -135,6 +156,7 @@ impl Launch {
         order: LaunchOrder,
         label: &LaunchLabel,
         rules: &LaunchConfig,
+        on_refusal: OnRefusal,
         now: MonotonicTime,
     ) -> (Self, Vec<LaunchEffect>) {
         let checks = Checks {
@@ -152,6 +174,8 @@ impl Launch {
             checks,
             attempt: 1,
             max_attempts: rules.attempts.max(1),
+            on_refusal,
+            outage_since: None,
             started_at: now,
             attempt_started_at: now,
             stage: Stage::Creating,
@@ -172,17 +196,26 @@ impl Launch {
         matches!(self.stage, Stage::Finished)
     }
 
+    /// The reason, if the launch is suspended.
+    pub fn suspension(&self) -> Option<&Suspension> {
+        match &self.stage {
+            Stage::Suspended(suspension) => Some(suspension),
+            _ => None,
+        }
+    }
+
     /// Latest time at which `LaunchEvent::Clock` is due.
     pub fn due(&self) -> Option<MonotonicTime> {
         match self.stage {
-            Stage::Creating | Stage::Scanning(_) | Stage::FetchingConsole(_) => {
+            _ if self.outage_since.is_some() => None,
+            Stage::Creating | Stage::Scanning(..) | Stage::FetchingConsole(_) => {
                 Some(self.attempt_started_at + self.checks.timeout)
             }
-            Stage::Unwinding { since, retry_at } => {
+            Stage::Unwinding { since, retry_at, .. } => {
                 let end = since + self.checks.timeout;
                 Some(retry_at.map_or(end, |at| at.min(end)))
             }
-            Stage::Abandoning(_) | Stage::Finished => None,
+            Stage::Abandoning(_) | Stage::Suspended(_) | Stage::Finished => None,
         }
     }
 
@@ -194,6 +227,10 @@ impl Launch {
             LaunchEvent::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
             LaunchEvent::Scanned(..) => Vec::new(),
             LaunchEvent::Clock => self.clock(now),
+            LaunchEvent::OutageBegan => self.outage_began(now),
+            LaunchEvent::OutageEnded => self.outage_ended(now),
+            LaunchEvent::Probe => self.probe(now),
+            LaunchEvent::GiveUp => self.give_up(now),
             LaunchEvent::Abandon => self.abandon(),
         }
     }
@@ -209,12 +246,9 @@ impl Launch {
     fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: MonotonicTime) -> Vec<LaunchEffect> {
         match (&self.stage, result) {
             (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
-            (Stage::Creating, Err(CloudError::Quota(text))) => {
-                self.stage = Stage::Finished;
-                vec![
-                    self.report(FailureKind::Quota.statsd_suffix(), now),
-                    LaunchEffect::Finished(LaunchOutcome::Aborted(text)),
-                ]
+            (Stage::Creating, Err(CloudError::Quota(text))) => self.refused(text, now),
+            (Stage::Creating, Err(CloudError::Outage { detail, may_have_worked })) => {
+                self.suspend_for_outage(detail, may_have_worked, now)
             }
             (Stage::Creating, Err(CloudError::NoZone(zone))) => {
                 self.stage = Stage::Finished;
@@ -252,12 +286,20 @@ impl Launch {
                 }
                 effects
             }
-            (Stage::Unwinding { .. }, Ok(_) | Err(CloudError::NotFound)) => self.next_attempt(now),
-            (Stage::Unwinding { since, .. }, Err(_)) => {
-                self.stage = Stage::Unwinding { since: *since, retry_at: Some(now + UNWIND_RETRY_INTERVAL) };
+            (Stage::Unwinding { next, .. }, Ok(_) | Err(CloudError::NotFound)) => match next.clone() {
+                AfterUnwinding::NextAttempt => self.next_attempt(now),
+                AfterUnwinding::Suspend(text) => {
+                    self.external_id = None;
+                    self.stage = Stage::Suspended(Suspension::Refused(text));
+                    Vec::new()
+                }
+            },
+            (Stage::Unwinding { since, next, .. }, Err(_)) => {
+                let (since, next) = (*since, next.clone());
+                self.stage = Stage::Unwinding { since, retry_at: Some(now + UNWIND_RETRY_INTERVAL), next };
                 Vec::new()
             }
-            (Stage::Scanning(_) | Stage::Finished, _) => Vec::new(),
+            (Stage::Scanning(..) | Stage::Suspended(_) | Stage::Finished, _) => Vec::new(),
         }
     }
 
@@ -267,24 +309,33 @@ impl Launch {
             effects.extend(self.ready(instance, Vec::new(), now));
             return effects;
         };
-        effects.push(LaunchEffect::Scan(ScanTarget {
+        effects.push(self.scan(&instance, port));
+        self.stage = Stage::Scanning(instance, ScanStage::Running);
+        effects
+    }
+
+    fn scan(&self, instance: &Instance, port: u16) -> LaunchEffect {
+        LaunchEffect::Scan(ScanTarget {
             attempt: self.attempt,
             address: instance.interface_ip.clone().unwrap_or_default(),
             port,
             gathers_keys: self.checks.gathers_keys,
             timeout: self.checks.boot_timeout,
-        }));
-        self.stage = Stage::Scanning(instance);
-        effects
+        })
     }
 
     fn scanned(&mut self, result: Result<Vec<String>, String>, now: MonotonicTime) -> Vec<LaunchEffect> {
-        let Stage::Scanning(instance) = &self.stage else { return Vec::new() };
+        let Stage::Scanning(instance, stage) = &self.stage else { return Vec::new() };
         match result {
             Ok(host_keys) => {
                 let instance = instance.clone();
                 self.ready(instance, host_keys, now)
             }
+            Err(_) if self.outage_since.is_some() => {
+                self.stage = Stage::Scanning(instance.clone(), ScanStage::Due);
+                Vec::new()
+            }
+            Err(_) if *stage == ScanStage::Doubtful => self.scan_again(instance.clone()),
             Err(detail) => {
                 let error = CloudError::Failed { kind: FailureKind::KeyScan, detail };
                 match self.external_id.clone().filter(|_| self.checks.console_log) {
@@ -296,6 +347,17 @@ impl Launch {
                 }
             }
         }
+    }
+
+    fn scan_again(&mut self, instance: Box<Instance>) -> Vec<LaunchEffect> {
+        let effects = self.checks.port.map(|port| self.scan(&instance, port)).into_iter().collect();
+        self.stage = Stage::Scanning(instance, ScanStage::Running);
+        effects
+    }
+
+    fn submit(&mut self) -> Vec<LaunchEffect> {
+        self.stage = Stage::Creating;
+        vec![LaunchEffect::Submit(Job::Launch(self.order.clone()))]
     }
 
     fn report(&self, result: &'static str, now: MonotonicTime) -> LaunchEffect {
@@ -312,23 +374,29 @@ impl Launch {
         if self.due().is_none_or(|due| now < due) {
             return Vec::new();
         }
-        match self.stage {
-            Stage::Scanning(_) => self.attempt_failed(timeout_error(), now),
+        match &self.stage {
+            Stage::Scanning(..) => self.attempt_failed(timeout_error(), now),
             Stage::Creating | Stage::FetchingConsole(_) => {
                 self.stage = Stage::Abandoning(AbandonReason::TimedOut);
                 vec![LaunchEffect::Abandon]
             }
-            Stage::Unwinding { since, retry_at } if now >= since + self.checks.timeout => {
+            Stage::Unwinding { since, retry_at, next } if now >= *since + self.checks.timeout => {
                 // A running deletion would otherwise wait for the server forever.
                 let deletion = retry_at.is_none().then_some(LaunchEffect::Abandon);
-                let report = [self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now)];
-                deletion.into_iter().chain(report).chain(self.failed(timeout_error())).collect()
+                let end = match next.clone() {
+                    AfterUnwinding::Suspend(text) => self.aborted(text, now),
+                    AfterUnwinding::NextAttempt => {
+                        let report = self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now);
+                        [report].into_iter().chain(self.failed(timeout_error())).collect()
+                    }
+                };
+                deletion.into_iter().chain(end).collect()
             }
-            Stage::Unwinding { since, .. } => {
-                self.stage = Stage::Unwinding { since, retry_at: None };
+            Stage::Unwinding { since, next, .. } => {
+                self.stage = Stage::Unwinding { since: *since, retry_at: None, next: next.clone() };
                 self.external_id.clone().map(|id| LaunchEffect::Submit(Job::Delete(id))).into_iter().collect()
             }
-            Stage::Abandoning(_) | Stage::Finished => Vec::new(),
+            Stage::Abandoning(_) | Stage::Suspended(_) | Stage::Finished => Vec::new(),
         }
     }
 
@@ -339,7 +407,7 @@ impl Launch {
                 vec![LaunchEffect::Abandon]
             }
             // The deletion of the node also deletes its instance.
-            Stage::Scanning(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
+            Stage::Scanning(..) | Stage::Suspended(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
                 self.stage = Stage::Finished;
                 vec![LaunchEffect::Finished(LaunchOutcome::Abandoned)]
             }
@@ -360,7 +428,7 @@ impl Launch {
         if self.attempt >= self.max_attempts || matches!(error, CloudError::Denied(_)) {
             effects.extend(self.failed(error));
         } else if let Some(id) = self.external_id.clone() {
-            self.stage = Stage::Unwinding { since: now, retry_at: None };
+            self.stage = Stage::Unwinding { since: now, retry_at: None, next: AfterUnwinding::NextAttempt };
             effects.push(LaunchEffect::Submit(Job::Delete(id)));
         } else {
             effects.extend(self.next_attempt(now));
@@ -375,8 +443,7 @@ impl Launch {
         let may_exist = self.external_id.take().is_none() || self.order.prior_instance.is_some();
         let order = Arc::make_mut(&mut self.order);
         (order.may_exist, order.may_appear, order.prior_instance) = (may_exist, false, None);
-        self.stage = Stage::Creating;
-        vec![LaunchEffect::Submit(Job::Launch(self.order.clone()))]
+        self.submit()
     }
 
     fn failed(&mut self, error: CloudError) -> Vec<LaunchEffect> {
@@ -399,6 +466,7 @@ pub fn failure_kind(error: &CloudError) -> FailureKind {
         | CloudError::NoZone(_)
         | CloudError::Throttled { .. }
         | CloudError::Denied(_)
+        | CloudError::Outage { .. }
         | CloudError::Deadline => FailureKind::Unknown,
     }
 }

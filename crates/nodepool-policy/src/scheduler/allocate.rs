@@ -256,7 +256,23 @@ fn place_on_static_hosts(
     }
     matching::assign(&request.node_types, |label, most| {
         let rotated = inputs.snapshot.idle_nodes_after(ctx.id, label, reservations.last_assigned.get(label));
-        rotated.filter(|id| is_assignable(id, request, ctx, reservations, inputs)).take(most).cloned().collect()
+        let mut assignable = rotated.filter(|id| is_assignable(id, request, ctx, reservations, inputs));
+        if reservations.doubtful_hosts.is_empty() {
+            return assignable.take(most).cloned().collect();
+        }
+        let is_doubtful = |id: &NodeId| {
+            let host = inputs.snapshot.node(id).and_then(|node| HostIdentity::of(&node.record));
+            host.is_some_and(|host| reservations.doubtful_hosts.contains(&host))
+        };
+        let (mut nodes, mut doubtful) = (Vec::new(), Vec::new());
+        while nodes.len() < most
+            && let Some(id) = assignable.next()
+        {
+            if is_doubtful(id) { &mut doubtful } else { &mut nodes }.push(id.clone());
+        }
+        let missing = most - nodes.len();
+        nodes.extend(doubtful.into_iter().take(missing));
+        nodes
     })
     .map_err(|short| {
         let (labels, wanted, free) = label_shortage(short);

@@ -106,11 +106,22 @@ pub fn place(
     zone: Option<&str>,
     inputs: &Inputs<'_>,
 ) -> Result<Vec<Placement>, Reason> {
+    let (placements, shortage) = place_first(request, ctx, reservations, zone, inputs);
+    shortage.map_or(Ok(placements), Err)
+}
+
+/// Places the first nodes of a request, as many as capacity allows, with the reason why there are no more.
+pub fn place_first(
+    request: &NodeRequest,
+    ctx: &PoolContext<'_>,
+    reservations: &Reservations,
+    zone: Option<&str>,
+    inputs: &Inputs<'_>,
+) -> (Vec<Placement>, Option<Reason>) {
     let facts = &ctx.hosts.facts;
     if facts.refreshed_at == Timestamp::default() {
-        return Err(Reason::NotRefreshed(
-            facts.unavailable.as_ref().map(|unavailable| unavailable.reason().to_owned()),
-        ));
+        let why = facts.unavailable.as_ref().map(|unavailable| unavailable.reason().to_owned());
+        return (Vec::new(), Some(Reason::NotRefreshed(why)));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut pool_capacity = ctx.pool.limits.clone();
@@ -131,11 +142,11 @@ pub fn place(
         let one = facts.need(&ctx.id.pool, label);
         for capacity in [&mut pool_capacity, &mut cloud_capacity] {
             if let Some((resource, wanted, available)) = capacity.shortage(one) {
-                return Err(Reason::InsufficientCapacity { resource, wanted, available });
+                return (placements, Some(Reason::InsufficientCapacity { resource, wanted, available }));
             }
             capacity.subtract(one);
         }
         placements.push(Placement::LaunchNew(label.clone()));
     }
-    Ok(placements)
+    (placements, None)
 }

@@ -4,6 +4,7 @@
 pub mod allocate;
 pub mod capacity;
 pub(crate) mod eviction;
+pub mod launch_line;
 pub mod matching;
 pub mod min_ready;
 pub mod pool_context;

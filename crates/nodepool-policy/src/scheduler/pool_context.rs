@@ -16,6 +16,12 @@ pub enum Placement {
     LaunchNew(LabelName),
 }
 
+impl Placement {
+    pub fn is_launch(&self) -> bool {
+        matches!(self, Placement::LaunchNew(_))
+    }
+}
+
 /// The pool that runs the pass.
 pub struct PoolContext<'a> {
     pub id: &'a PoolId,
@@ -61,11 +67,7 @@ impl StaticHostIndex {
 
     /// The static host of a node, if the pool still has it.
     pub fn identity(&self, node: &Node) -> Option<HostIdentity> {
-        let identity = HostIdentity {
-            name: node.hostname.clone()?,
-            username: node.username.clone()?,
-            port: u16::try_from(node.port()?).ok()?,
-        };
+        let identity = HostIdentity::of(node)?;
         self.probed.contains_key(&identity).then_some(identity)
     }
 

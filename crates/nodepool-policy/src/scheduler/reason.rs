@@ -61,8 +61,10 @@ pub enum Reason {
         wanted: f64,
         available: f64,
     },
-    /// The cloud itself refused a node because its quota was exceeded.
-    OverQuota,
+    /// The cloud itself refuses nodes because its quota is exceeded; with its own words.
+    CloudFull(String),
+    /// The cloud does not respond; with the error of the last probe.
+    Outage(String),
     /// The chosen zone no longer exists.
     NoZone(String),
     WriteFailed(String),
@@ -107,6 +109,23 @@ pub enum Reason {
     Launching {
         nodes: usize,
     },
+}
+
+const LAUNCHES_NOTHING: &str = "it would exceed quota: the request wants new nodes and this provider launches none";
+
+impl Reason {
+    /// Whether a request may wait long for this reason, which says more than that the pool does not decide now.
+    pub fn is_lasting(&self) -> bool {
+        !matches!(
+            self,
+            Reason::NotConnected
+                | Reason::Draining
+                | Reason::NotRegistered
+                | Reason::NotRefreshed(None)
+                | Reason::WriteFailed(_)
+                | Reason::DeadHost(_)
+        )
+    }
 }
 
 fn for_labels(labels: &[LabelName]) -> String {
@@ -167,7 +186,8 @@ impl fmt::Display for Reason {
             Reason::InsufficientCapacity { resource, wanted, available } => {
                 write!(f, "quota: the next node needs {resource} {wanted}, free {available}")
             }
-            Reason::OverQuota => f.write_str("quota: the cloud refused a node; retrying"),
+            Reason::CloudFull(why) => write!(f, "quota: the cloud refuses new nodes: {why}"),
+            Reason::Outage(error) => write!(f, "the cloud does not respond: {error}"),
             Reason::NoZone(zone) => write!(f, "zone {zone} no longer exists in the cloud; trying another zone"),
             Reason::WriteFailed(why) => write!(f, "writing to ZooKeeper failed: {why}; retrying"),
             Reason::DeadHost(why) => write!(f, "a host failed its check: {why}"),
@@ -186,9 +206,7 @@ impl fmt::Display for Reason {
                 write!(f, "it would exceed quota: needs {resource} {wanted}, the limit is {limit}")
             }
             Reason::LaunchFailed(why) => write!(f, "a node could not be launched: {why}"),
-            Reason::LaunchesNothing => {
-                f.write_str("it would exceed quota: the request wants new nodes and this provider launches none")
-            }
+            Reason::LaunchesNothing => f.write_str(LAUNCHES_NOTHING),
             Reason::ExceedsQuota { labels, wanted, slots } => {
                 write!(f, "it would exceed quota: needs {wanted} node(s) {}, the pool has {slots}", for_labels(labels))
             }

@@ -1,12 +1,13 @@
 //! Capacity that a scheduling pass may not use: assigned nodes, and the capacity that requests of higher rank have
 //! reserved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::tenant_usage::TenantUsage;
 use nodepool_model::records::ids::{LabelName, NodeId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::resources::Resources;
+use nodepool_model::records::static_host::HostIdentity;
 
 /// Reserved capacity: nodes of fulfilments in flight, and the reservations of requests of higher rank.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,8 @@ pub struct Reservations {
     pub reserved_resources: Resources,
     /// Resources of nodes that are being created and are not in the snapshot yet.
     pub pending_launches: Resources,
+    /// Static hosts that are being probed, or failed a probe recently: their nodes are assigned last.
+    pub doubtful_hosts: BTreeSet<HostIdentity>,
     /// The last assigned node of each label, so that the hosts are used in turn.
     pub last_assigned: BTreeMap<LabelName, NodeId>,
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::launch_line::PoolLine;
 use super::tenant_usage::{PendingTenantUsage, TenantReservations};
-use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
+use nodepool_model::records::ids::{LauncherId, PoolId, ProviderName, RequestId};
 use nodepool_model::records::resources::Resources;
 
 /// Requests about which a pool is writing, and the pool that holds the lease.
@@ -15,6 +16,8 @@ pub struct SharedPoolState {
     /// Tenant reservations by pool. A pool that is re-added while it drains has two entries for a while.
     reservations: BTreeMap<LauncherId, Arc<TenantReservations>>,
     pending_usage: BTreeMap<LauncherId, Arc<PendingTenantUsage>>,
+    /// Lines of launches at full providers.
+    lines: BTreeMap<(ProviderName, LauncherId), Arc<PoolLine>>,
     started_pools: Arc<BTreeSet<LauncherId>>,
     leases: Arc<RequestLeases>,
 }
@@ -28,6 +31,7 @@ impl SharedPoolState {
     /// Called before a pool stops.
     pub fn unregister(&mut self, pool: &LauncherId) {
         Arc::make_mut(&mut self.started_pools).remove(pool);
+        self.lines.retain(|(_, other), _| other != pool);
     }
 
     /// All pools that run in this process or are about to start.
@@ -70,6 +74,25 @@ impl SharedPoolState {
             false => self.pending_usage.insert(pool.clone(), Arc::new(pending_usage.clone())),
         };
         before.is_some_and(|before| before.keys().any(|request| !pending_usage.contains_key(request)))
+    }
+
+    /// Publishes a pool's part in the lines of its provider; returns whether it changed.
+    pub fn publish_line(&mut self, provider: &ProviderName, pool: &LauncherId, line: &PoolLine) -> bool {
+        let key = (provider.clone(), pool.clone());
+        if line.is_empty() {
+            return self.lines.remove(&key).is_some();
+        }
+        if self.lines.get(&key).is_some_and(|before| **before == *line) {
+            return false;
+        }
+        self.lines.insert(key, Arc::new(line.clone()));
+        true
+    }
+
+    /// The lines of the other pools of a provider.
+    pub fn lines_of_others(&self, provider: &ProviderName, pool: &LauncherId) -> Vec<Arc<PoolLine>> {
+        let others = self.lines.iter().filter(|((of, other), _)| of == provider && other != pool);
+        others.map(|(_, line)| line.clone()).collect()
     }
 
     /// Pending tenant usage of all other pools.

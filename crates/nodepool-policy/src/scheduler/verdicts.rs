@@ -1,14 +1,18 @@
 //! Verdicts: a pool's last decision about each request, and its reason; retained for a while after the request ends.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::{Discriminant, discriminant};
 
 use super::reason::Reason;
 use nodepool_model::records::ids::RequestId;
-use nodepool_model::records::time::Timestamp;
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::report::status::VerdictKind;
 
 /// Maximum number of ended requests whose last verdict is retained.
 const MAX_ENDED: usize = 1000;
+
+/// Minimum interval between two reports about one request.
+const REPORT_INTERVAL: Seconds = Seconds(60.0);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
@@ -16,12 +20,16 @@ pub struct Recorded {
     pub reason: Reason,
     /// Time at which this verdict was first reached.
     pub since: Timestamp,
+    /// Kind of the reason that was reported last for the log, and when.
+    reported: Option<(Discriminant<Reason>, Timestamp)>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Verdicts {
     open: BTreeMap<RequestId, Recorded>,
     ended: VecDeque<(RequestId, Recorded)>,
+    /// Requests that wait, and why, for the log.
+    reports: Vec<(RequestId, String)>,
 }
 
 impl Verdicts {
@@ -31,11 +39,28 @@ impl Verdicts {
         if matches!(reason, Reason::DeclinedBefore | Reason::HandledByOtherPool) && self.open.contains_key(id) {
             return;
         }
-        match self.open.get_mut(id) {
-            Some(known) if known.kind == kind && known.reason == reason => {}
-            Some(known) => *known = Recorded { kind, reason, since: now },
-            None => drop(self.open.insert(id.clone(), Recorded { kind, reason, since: now })),
+        let recorded = self.open.entry(id.clone()).or_insert_with(|| Recorded {
+            kind,
+            reason: reason.clone(),
+            since: now,
+            reported: None,
+        });
+        if recorded.kind != kind || recorded.reason != reason {
+            (recorded.kind, recorded.reason, recorded.since) = (kind, reason, now);
         }
+        if kind == VerdictKind::Defer && recorded.reason.is_lasting() {
+            let cause = discriminant(&recorded.reason);
+            let is_due = recorded.reported.is_none_or(|(last, at)| last != cause && now - at >= REPORT_INTERVAL);
+            if is_due {
+                recorded.reported = Some((cause, now));
+                self.reports.push((id.clone(), recorded.reason.to_string()));
+            }
+        }
+    }
+
+    /// Requests that have begun to wait, or wait for another reason, since the last call.
+    pub fn take_reports(&mut self) -> Vec<(RequestId, String)> {
+        std::mem::take(&mut self.reports)
     }
 
     /// The last verdict about a request, while the request is open or ended recently.
@@ -66,5 +91,26 @@ impl Verdicts {
     /// Open requests for which `holds` is false.
     pub fn without(&self, holds: impl Fn(&RequestId) -> bool) -> Vec<RequestId> {
         self.open.keys().filter(|id| !holds(id)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiting_request_is_reported_once_and_when_its_reason_changes() {
+        let mut verdicts = Verdicts::default();
+        let mut defer = |reason: Reason, now: f64| {
+            verdicts.record(&"200-1".into(), VerdictKind::Defer, reason, Timestamp(now));
+            verdicts.take_reports().into_iter().map(|(_, reason)| reason).collect::<Vec<_>>()
+        };
+        let quota = |available| Reason::InsufficientCapacity { resource: "cores".to_owned(), wanted: 4.0, available };
+        assert_eq!(defer(Reason::NotConnected, 0.0), [] as [&str; 0]);
+        assert_eq!(defer(quota(2.0), 1.0), ["quota: the next node needs cores 4, free 2"]);
+        assert_eq!(defer(quota(3.0), 99.0), [] as [&str; 0], "only the amount has changed");
+        assert_eq!(defer(Reason::CloudFull("ports".to_owned()), 100.0).len(), 1);
+        assert_eq!(defer(quota(3.0), 101.0), [] as [&str; 0], "the last report was less than a minute ago");
+        assert_eq!(defer(quota(1.0), 160.0), ["quota: the next node needs cores 4, free 1"]);
     }
 }

@@ -3,16 +3,20 @@
 use std::io::BufRead;
 
 use anyhow::{Context, bail};
+use nodepool::actors::runtime::clock;
+use nodepool::actors::web::live_view::{CloudCondition, ProviderStats};
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::report::status::{REQUEST_COLUMNS, RequestRow};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::report::status::{REQUEST_COLUMNS, RequestRow, age};
 use nodepool_model::report::table::{Table, python_text};
 use nodepool_zk::tools::scan::{self, NodeEntry, ProviderBuild};
 use nodepool_zk::txn::delete_tree;
 use nodepool_zk::{Connection, paths};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::commands::clouds;
+use crate::commands::{clouds, launchers};
 use crate::output::Output;
 
 pub async fn request_list(zk: &dyn Connection, output: &mut Output<'_>) -> anyhow::Result<()> {
@@ -50,7 +54,39 @@ pub async fn info(
     if let Some(resources) = clouds::resources(config, output, provider, &used).await? {
         shown["cloud"] = resources;
     }
+    let conditions = cloud_conditions(zk, provider).await?;
+    for (launcher, CloudCondition { since, text }) in &conditions {
+        let age = age(Timestamp(*since), clock::now());
+        output.print(format_args!("\nFor {age}, says launcher {launcher}: {text}"))?;
+    }
+    if !conditions.is_empty() {
+        let shown_of = |(launcher, condition): &(String, CloudCondition)| json!({"launcher": launcher, "since": condition.since, "text": condition.text});
+        shown["conditions"] = conditions.iter().map(shown_of).collect();
+    }
     Ok(output.outcome(shown)?)
+}
+
+/// Outage and refusals of a provider's cloud, according to the launchers that run it. Launchers without an answer are
+/// skipped.
+async fn cloud_conditions(
+    zk: &dyn Connection,
+    provider: &ProviderName,
+) -> anyhow::Result<Vec<(String, CloudCondition)>> {
+    /// Reply of a launcher, as far as it is needed.
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Providers {
+        providers: Vec<ProviderStats>,
+    }
+    let (addresses, _) = launchers::addresses(zk, &[]).await?;
+    let replies = launchers::query::<Providers>(addresses, "/api/providers").await?;
+    let mut found = Vec::new();
+    for (launcher, reply) in replies {
+        let providers = reply.map(|reply| reply.providers).unwrap_or_default();
+        let ours = providers.into_iter().filter(|stats| stats.name == provider.as_str());
+        found.extend(ours.flat_map(|stats| stats.conditions).map(|condition| (launcher.clone(), condition)));
+    }
+    Ok(found)
 }
 
 /// Whether `erase` asks for confirmation.

@@ -5,6 +5,7 @@ pub mod clouds;
 pub mod dump;
 pub mod generate;
 pub mod images;
+pub mod launchers;
 pub mod nodes;
 pub mod request;
 pub mod standalone;

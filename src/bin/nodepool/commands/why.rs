@@ -1,27 +1,19 @@
 //! `why`: the last decision of every launcher about a request, and the state of its records, in sentences.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use futures::stream::{self, StreamExt};
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState, summarize_labels};
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::status::{PoolVerdict, VerdictKind, age};
+use nodepool_zk::Zk;
 use nodepool_zk::tools::scan;
-use nodepool_zk::{Connection, Zk};
 use serde_json::{Value, json};
 
+use super::launchers;
 use crate::output::Output;
-
-/// Timeout for a launcher's reply, which is short; a slow launcher is reported.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum size of a reply: a hundred times the reply of a busy launcher.
-const MAX_REPLY_BYTES: usize = 1 << 20;
-const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Result<()> {
     let found = match crate::commands::nodes::is_path_element(id.as_str()) {
@@ -62,21 +54,9 @@ pub struct Explanation {
 pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::Result<Explanation> {
     let pools: Vec<PoolComponent> =
         scan::pools(zk.as_ref()).await?.found.into_iter().map(|stored| (*stored.record).clone()).collect();
-    let (launchers, mut unanswered) = launchers(zk.as_ref(), &pools).await?;
-    // Launchers are queried directly by plain HTTP, so neither certificates nor proxies matter.
-    let client = reqwest::Client::builder()
-        .timeout(REQUEST_TIMEOUT)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tls_built_in_root_certs(false)
-        .no_proxy()
-        .build()?;
-    let requests = stream::iter(launchers).map(|(address, name)| {
-        let reply = fetch_verdicts(client.clone(), address.clone(), id.clone());
-        async move { (format!("{name} ({address})"), reply.await) }
-    });
-    let replies: Vec<_> = requests.buffered(MAX_CONCURRENT_REQUESTS).collect().await;
+    let (addresses, mut unanswered) = launchers::addresses(zk.as_ref(), &pools).await?;
     let mut verdicts = Vec::new();
-    for (name, reply) in replies {
+    for (name, reply) in launchers::query::<Vec<PoolVerdict>>(addresses, &format!("/why/{id}")).await? {
         match reply {
             Ok(received) => verdicts.extend(received),
             Err(reason) => unanswered.push((name, reason)),
@@ -84,70 +64,6 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
     }
     verdicts.sort_by(|a: &PoolVerdict, b: &PoolVerdict| (&a.provider, &a.pool).cmp(&(&b.provider, &b.pool)));
     Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, unanswered })
-}
-
-/// Web addresses with their hosts, and launchers without a web address, with the reason.
-type LauncherAddresses = (BTreeMap<String, String>, Vec<(String, String)>);
-
-/// The first version whose launchers report verdicts.
-const FIRST_VERSION_WITH_VERDICTS: u64 = 12;
-
-async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Result<LauncherAddresses> {
-    let launchers = scan::launchers(zk).await?.found;
-    let mut addresses: BTreeMap<String, String> = BTreeMap::new();
-    let mut unanswered = Vec::new();
-    for launcher in &launchers {
-        match &launcher.record.webapp {
-            Some(address) => drop(addresses.insert(address.clone(), launcher.record.hostname.clone())),
-            None => {
-                let version = launcher.record.version.as_deref().unwrap_or("unknown");
-                let is_ours =
-                    version.split('.').next().and_then(|major| major.parse().ok()) >= Some(FIRST_VERSION_WITH_VERDICTS);
-                let reason = match is_ours {
-                    true => "it has no web port to query".to_owned(),
-                    false => format!("version {version} does not report verdicts"),
-                };
-                unanswered.push((launcher.record.hostname.clone(), reason));
-            }
-        }
-    }
-    for pool in pools {
-        if let Some(address) = &pool.webapp {
-            addresses.entry(address.clone()).or_insert_with(|| pool.hostname.clone());
-        }
-    }
-    Ok((addresses, unanswered))
-}
-
-async fn fetch_verdicts(client: reqwest::Client, address: String, id: RequestId) -> Result<Vec<PoolVerdict>, String> {
-    if address.contains(|c: char| matches!(c, '/' | '@' | '?' | '#' | '\\') || c.is_whitespace() || c.is_control()) {
-        return Err("its record names no usable web address".to_owned());
-    }
-    let response = client.get(format!("http://{address}/why/{id}")).send().await;
-    let mut response = response.map_err(|error| describe(&error))?;
-    if !response.status().is_success() {
-        return Err(format!("returned status {}", response.status()));
-    }
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| describe(&error))? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_REPLY_BYTES {
-            return Err("reply too large".to_owned());
-        }
-    }
-    serde_json::from_slice(&body).map_err(|error| format!("invalid reply: {error}"))
-}
-
-/// The innermost cause, which is the most specific one.
-fn describe(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "does not respond in time".to_owned();
-    }
-    let mut innermost: &dyn std::error::Error = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    format!("does not respond: {innermost}")
 }
 
 impl Explanation {
@@ -314,7 +230,7 @@ mod tests {
 
     #[tokio::test]
     async fn launchers_without_a_valid_reply_are_named_with_the_reason() {
-        let endless = "[".repeat(MAX_REPLY_BYTES + 2);
+        let endless = "[".repeat(launchers::MAX_REPLY_BYTES + 2);
         let cases = [
             ("500 Internal Server Error", String::new(), "returned status 500"),
             ("200 OK", "nonsense".to_owned(), "invalid reply"),

@@ -151,7 +151,7 @@ async fn a_creation_that_a_busy_gateway_rejects_may_have_worked() {
         panic!("the call is a request")
     };
     let failure = cloud.connection().send(&request, &CallGuard::none()).await.unwrap_err();
-    assert!(failure.may_have_worked && matches!(failure.error, CloudError::Failed { .. }), "{failure:?}");
+    assert!(failure.may_have_worked && matches!(failure.error, CloudError::Outage { .. }), "{failure:?}");
 }
 
 /// Waits in real time until this many calls with this prefix were received; then switches to virtual time.

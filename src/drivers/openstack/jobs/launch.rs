@@ -116,10 +116,7 @@ impl LaunchServer {
                 self.find(Step::SearchingAfterLostResponse(error, MAX_SEARCH_LISTINGS))
             }
             (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.creation_error(error)),
-            (Step::SearchingAfterLostResponse(error, left), Input::Reply(reply)) => {
-                let found = reply.is_ok_and(|reply| self.adopt_from_reply(&reply));
-                self.observe(if found { Step::Booting(0) } else { Step::SearchingAfterLostResponse(error, left) })
-            }
+            (Step::SearchingAfterLostResponse(error, left), Input::Reply(reply)) => self.on_found(error, left, reply),
             (Step::SearchingAfterLostResponse(error, left), Input::Observed(inventory)) => {
                 self.search(error, left, inventory)
             }
@@ -252,6 +249,18 @@ impl LaunchServer {
     fn adopt_from_inventory(&mut self, inventory: &Inventory) -> bool {
         let found = inventory.instances().iter().find(|instance| self.matches_order(&instance.metadata));
         found.map(|found| self.set_id(found.external_id.to_string())).is_some()
+    }
+
+    /// Handles the answer to the search for a server whose creation may have worked.
+    fn on_found(&mut self, error: CloudError, left: u32, reply: Result<Reply, CloudError>) -> Next<Call> {
+        match reply {
+            // The cloud does not respond. After the outage, another job searches for the server.
+            Err(CloudError::Outage { detail, .. }) => {
+                Next::Failed(CloudError::Outage { detail, may_have_worked: true })
+            }
+            Ok(reply) if self.adopt_from_reply(&reply) => self.observe(Step::Booting(0)),
+            Ok(_) | Err(_) => self.observe(Step::SearchingAfterLostResponse(error, left)),
+        }
     }
 
     fn await_late_creation(&mut self, left: u32, inventory: &Inventory) -> Next<Call> {

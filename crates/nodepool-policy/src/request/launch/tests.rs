@@ -36,7 +36,8 @@ fn order() -> LaunchOrder {
 }
 
 fn begun(host_key_checking: bool) -> Launch {
-    let (launch, effects) = Launch::begin(order(), &label(host_key_checking), &rules(), MonotonicTime::at(0.0));
+    let (launch, effects) =
+        Launch::begin(order(), &label(host_key_checking), &rules(), OnRefusal::Abort, MonotonicTime::at(0.0));
     assert_eq!(effects, [create()]);
     launch
 }
@@ -162,7 +163,7 @@ fn a_scan_that_fails_costs_the_attempt() {
 fn console_log_shows_the_console_after_a_failed_scan() {
     for (answer, show_count) in [(Ok(Outcome::Console(Some("panic".to_owned()))), 1), (Err(CloudError::Deadline), 0)] {
         let label = LaunchLabel { console_log: true, ..label(true) };
-        let (mut launch, _) = Launch::begin(order(), &label, &rules(), MonotonicTime::at(0.0));
+        let (mut launch, _) = Launch::begin(order(), &label, &rules(), OnRefusal::Abort, MonotonicTime::at(0.0));
         launch.step(launched().1, MonotonicTime::at(1.0));
         let effects = launch.step(LaunchEvent::Scanned(1, Err("refused".to_owned())), MonotonicTime::at(61.0));
         assert_eq!(effects, [LaunchEffect::Submit(Job::Console(ExternalId::text("s1")))]);
@@ -189,7 +190,7 @@ fn a_scan_of_an_abandoned_attempt_does_not_affect_the_next() {
 #[test]
 fn an_unrecorded_instance_is_searched_for_after_the_recorded_one() {
     let known = LaunchOrder { prior_instance: Some(ExternalId::text("s1")), may_exist: true, ..order() };
-    let (mut launch, _) = Launch::begin(known, &label(false), &rules(), MonotonicTime::at(0.0));
+    let (mut launch, _) = Launch::begin(known, &label(false), &rules(), OnRefusal::Abort, MonotonicTime::at(0.0));
     assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(1.0))[1..], [delete("s1")]);
     let next = Arc::new(LaunchOrder { may_exist: true, ..order() });
     let effects = launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(2.0));
