@@ -7,6 +7,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::health::{CloudHealth, Outage};
 use nodepool_driver::job::{Job, JobEvent};
+use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Resources;
@@ -166,6 +167,19 @@ fn a_draining_pool_lets_the_launches_of_a_waiting_request_end() {
     assert_eq!(request_state(finish), RequestState::Requested);
     let [(_, Some(freed))] = &finish.nodes[..] else { panic!("{:?}", finish.nodes) };
     assert_eq!((freed.record.state, &freed.record.allocated_to), (NodeState::Ready, &None));
+}
+
+// Found by simulation seed 75: the node was released while its lock was in use by a write, and stayed `building`.
+#[test]
+fn an_aborted_node_is_released_after_its_write() {
+    let mut harness = PoolHarness::new("a,a");
+    harness.start_launches();
+    let node = harness.nodes[1].clone();
+    let known = JobEvent::InstanceKnown(ExternalId::text("server-1"));
+    assert!(matches!(&harness.step(Event::JobUpdate(node.clone(), known))[..], [Effect::Save(_)]));
+    let is_released = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Release(_)));
+    assert!(!is_released(&harness.refuse(1)));
+    assert!(is_released(&harness.step(Event::Saved(node, Ok(())))));
 }
 
 fn outage() -> CloudHealth {

@@ -201,7 +201,7 @@ impl Pool {
     pub(crate) fn release_aborted_nodes(&mut self, id: &RequestId, inputs: &Inputs<'_>) -> Option<Vec<Effect>> {
         // A min-ready request does not wait for capacity.
         let request = inputs.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
-        let fulfillment = self.fulfillments.get_mut(id).filter(|fulfillment| fulfillment.was_aborted())?;
+        let fulfillment = self.fulfillments.get_mut(id).filter(|fulfillment| fulfillment.has_releasable_nodes())?;
         if self.draining || fulfillment.has_failed() || fulfillment.is_closing() {
             return None;
         }

@@ -253,11 +253,10 @@ impl Fulfillment {
     }
 
     /// Releases the aborted nodes, each with its last change: the cloud had no quota or no such zone for them. The
-    /// request waits for other nodes instead.
+    /// request waits for other nodes instead. A node whose write is in flight is released after it.
     pub fn release_aborted_nodes(&mut self, inputs: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
         let mut released = Vec::new();
-        for entry in self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Aborted))
-        {
+        for entry in self.requested_nodes.iter_mut().filter(|entry| entry.is_releasable()) {
             entry.state = RequestedNodeState::Unassigned;
             let node = entry.node.take();
             released.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, inputs))));

@@ -101,6 +101,11 @@ impl RequestedNode {
         order
     }
 
+    /// Whether the node was aborted, and nothing about it is being written.
+    pub(crate) fn is_releasable(&self) -> bool {
+        matches!(self.state, RequestedNodeState::Aborted) && self.write == WriteState::Idle
+    }
+
     pub(crate) fn with_image(&self, mut change: NodeChange) -> NodeChange {
         if let Some(image_id) = self.image.as_ref().and_then(UploadRef::image_id) {
             change.record.image_id = Some(image_id.clone());

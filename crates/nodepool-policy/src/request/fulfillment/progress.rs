@@ -23,6 +23,11 @@ impl Fulfillment {
         self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Aborted))
     }
 
+    /// Whether an aborted node can be released now.
+    pub fn has_releasable_nodes(&self) -> bool {
+        self.requested_nodes.iter().any(RequestedNode::is_releasable)
+    }
+
     pub fn has_failed(&self) -> bool {
         self.requested_nodes.iter().any(|entry| matches!(entry.state, RequestedNodeState::Failed(_)))
     }
