@@ -222,6 +222,54 @@ fn a_cloud_that_never_recovers_fails_only_its_request() {
     });
 }
 
+// Before, the launch waited for its timeout.
+#[test]
+fn the_state_of_a_server_that_lists_lack_ends_its_launch() {
+    on_real_time(async {
+        let cloud = TestCloud::simulated(&["--hidden-every", "1", "--boot-fails-every", "1"]).await;
+        let configure = |name: &str| {
+            let mut provider = provider(&cloud, name);
+            (provider["launch-retries"], provider["launch-timeout"]) = (json!(1), json!(3600));
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |harness| {
+            let id = harness.consumer.submit_labels(&["a"]).await;
+            assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
+            harness.wait_for_reason(&id, "No valid host was found").await;
+            harness.wait_until_empty().await;
+            assert_clean(&cloud, "hidden server").await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_fault_that_only_the_server_itself_tells_is_asked_for() {
+    on_real_time(async {
+        let faults = "missing-fields fields=fault path=^/compute/v2.1/servers/detail$";
+        let cloud = TestCloud::simulated(&["--boot-fails-every", "2", "--fault", faults]).await;
+        let quota = json!({"boot_failure": "Quota exceeded for ports"});
+        cloud.simulation().knobs(quota).await;
+        with_launcher(
+            &cloud,
+            |name| vec![provider(&cloud, name)],
+            async |harness| {
+                let (first, _) = harness.obtain_nodes(&["a"]).await;
+                let second = harness.consumer.submit_labels(&["a"]).await;
+                // The refused server is deleted, and the probe that follows succeeds.
+                let request = harness.wait_for_end(&second).await;
+                assert_eq!(request.state, RequestState::Fulfilled);
+                let state = cloud.simulation().state().await;
+                assert_eq!(state["servers_created"], 3, "{state}");
+                harness.accept_and_release(&first).await;
+                harness.accept_and_release(&second).await;
+                harness.wait_until_empty().await;
+            },
+        )
+        .await;
+    });
+}
+
 #[test]
 fn an_undeletable_server_blocks_no_other_node() {
     on_real_time(async {

@@ -42,8 +42,37 @@ pub struct LeakWorker {
     deps: LeakWorkerDeps,
     detector: LeakDetector,
     jobs: BTreeMap<JobId, OpenJob>,
+    /// Back-offs of deletions that failed, by provider and instance.
+    backoffs: BTreeMap<(ProviderName, String), Backoff>,
     last_job_id: u64,
     registration: Option<Registration>,
+}
+
+/// Back-off of the deletion of one instance.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+    until: Option<Instant>,
+}
+
+impl Backoff {
+    const INITIAL: Duration = Duration::from_secs(60);
+    const MAX: Duration = Duration::from_secs(3600);
+
+    fn is_running(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.until.is_some_and(|until| until.elapsed() > 2 * Self::MAX)
+    }
+
+    /// The deletion failed once more; returns the delay until the next one.
+    fn extend(&mut self) -> Duration {
+        let delay = (Self::INITIAL * 2_u32.saturating_pow(self.failures.min(10))).min(Self::MAX);
+        (self.failures, self.until) = (self.failures + 1, Some(Instant::now() + delay));
+        delay
+    }
 }
 
 /// A running job with the recipient that cancels it, because its provider may have been replaced meanwhile.
@@ -71,7 +100,14 @@ fn first_ids(candidates: &[LeakCandidate]) -> String {
 
 impl LeakWorker {
     pub fn new(deps: LeakWorkerDeps) -> Self {
-        Self { deps, detector: LeakDetector::default(), jobs: BTreeMap::new(), last_job_id: 0, registration: None }
+        Self {
+            deps,
+            detector: LeakDetector::default(),
+            jobs: BTreeMap::new(),
+            backoffs: BTreeMap::new(),
+            last_job_id: 0,
+            registration: None,
+        }
     }
 
     fn handle_event(&mut self, event: Event, ctx: &mut Context<Self>) {
@@ -109,6 +145,9 @@ impl LeakWorker {
                 let LeakCandidate { external_id, node, reason } = candidate.clone();
                 // A cloud may list an instance unchanged after it accepted the deletion.
                 if self.is_deleting(&provider, &external_id) {
+                    return;
+                }
+                if self.backoffs.get(&(provider.clone(), external_id.to_string())).is_some_and(Backoff::is_running) {
                     return;
                 }
                 // The proof was read from ZooKeeper; the mirror is an independent source.
@@ -206,15 +245,19 @@ impl LeakWorker {
         }
     }
 
-    fn on_deleted(&self, provider: &ProviderName, candidate: &LeakCandidate, result: Result<Outcome, CloudError>) {
+    fn on_deleted(&mut self, provider: &ProviderName, candidate: &LeakCandidate, result: Result<Outcome, CloudError>) {
         let id = &candidate.external_id;
         match result {
             Ok(_) | Err(CloudError::NotFound) => {
+                self.backoffs.remove(&(provider.clone(), id.to_string()));
                 info!(target: "nodepool.LeakWorker", %provider, external_id = %id, "deleted leaked instance");
                 self.count(provider, "instances", 1);
             }
             Err(error) => {
-                warn!(target: "nodepool.LeakWorker", %provider, external_id = %id, %error, "cannot delete leaked instance");
+                // Without an end, failures would be remembered of instances that others have deleted.
+                self.backoffs.retain(|_, backoff| !backoff.is_outdated());
+                let delay = self.backoffs.entry((provider.clone(), id.to_string())).or_default().extend();
+                warn!(target: "nodepool.LeakWorker", %provider, external_id = %id, %error, retry_in_s = delay.as_secs(), "cannot delete leaked instance");
             }
         }
     }

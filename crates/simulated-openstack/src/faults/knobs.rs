@@ -72,6 +72,12 @@ pub struct Knobs {
     /// Every n-th deletion of a server never ends.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub delete_sticks_every: u64,
+    /// Every n-th deletion of a server is accepted and not begun: the server stays as it is.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub delete_ignored_every: u64,
+    /// Lists lack every n-th server.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub hidden_every: u64,
     /// Every n-th server disappears without a deletion.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub vanish_every: u64,

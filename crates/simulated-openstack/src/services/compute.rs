@@ -84,6 +84,9 @@ impl Cloud {
         }
         self.stats.deletes_accepted += 1;
         self.history.record_delete_requested(number, now);
+        if is_nth(self.knobs.delete_ignored_every, self.stats.deletes_accepted) {
+            return Response::empty(204);
+        }
         let on_no_host = stage.status == Status::Error && server.launched_at.is_none() && server.delete_failures == 0;
         server.enter(now, Stage { deleting: true, ..stage });
         let time = server.seconds("loopback:delete_seconds").unwrap_or(self.knobs.delete_time_s);

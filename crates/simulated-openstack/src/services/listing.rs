@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, number_of};
+use crate::faults::knobs::is_nth;
 use crate::response::Response;
 use crate::services::server::{Server, Stage};
 
@@ -137,7 +138,11 @@ impl Cloud {
 
     /// Matching servers below a number with their stages, as of now or as of `stale_lists_s` ago.
     fn visible(&self, filter: &Filter, before: u64, max_count: usize) -> Vec<(u64, Stage)> {
+        let hidden_every = self.knobs.hidden_every;
         let passing = |(number, stage): (&u64, Option<Stage>), server: &Server| {
+            if is_nth(hidden_every, *number) {
+                return None;
+            }
             stage.filter(|stage| filter.matches(server, *stage)).map(|stage| (*number, stage))
         };
         let present = self.servers.range(..before).rev();

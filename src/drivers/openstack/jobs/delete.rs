@@ -17,6 +17,9 @@ use nodepool_model::records::ids::ExternalId;
 
 /// The deletion has failed if this many consecutive listings show the server in state ERROR.
 const MAX_ERROR_LISTINGS: u32 = 3;
+/// A deletion that the cloud accepted and did not begin is requested again after this many listings, about a second
+/// apart, and then after ever more: each time twice as many.
+const FIRST_REPEAT_LISTINGS: u32 = 60;
 
 pub struct DeleteServer {
     context: Arc<ProviderContext>,
@@ -24,6 +27,9 @@ pub struct DeleteServer {
     /// Floating addresses that are still to be looked up; the next field has the ids of those found.
     addresses: VecDeque<String>,
     floating_ips: VecDeque<String>,
+    /// Number of listings since the last request that showed the server unchanged, and how many lead to the next one.
+    unchanged: u32,
+    repeat_after: u32,
     step: Step,
 }
 
@@ -41,7 +47,15 @@ enum Step {
 
 impl DeleteServer {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        Self { context, id, addresses: VecDeque::new(), floating_ips: VecDeque::new(), step: Step::Begin }
+        Self {
+            context,
+            id,
+            addresses: VecDeque::new(),
+            floating_ips: VecDeque::new(),
+            unchanged: 0,
+            repeat_after: FIRST_REPEAT_LISTINGS,
+            step: Step::Begin,
+        }
     }
 
     pub fn label(&self) -> &'static str {
@@ -75,7 +89,10 @@ impl DeleteServer {
                 Next::Failed(failed("the list of floating addresses was not found".to_owned()))
             }
             (Step::DeletingFloatingIp, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.next_call(),
-            (Step::Deleting, Input::Reply(Ok(_))) => self.observe(Step::AwaitingDeletion(0)),
+            // A cloud may not find a server that its listings show. Only the listings tell when it is gone.
+            (Step::Deleting, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
+                self.observe(Step::AwaitingDeletion(0))
+            }
             (Step::AwaitingDeletion(seen), Input::Observed(inventory)) => self.check_deleted(seen, inventory),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
@@ -121,10 +138,20 @@ impl DeleteServer {
                 Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
             }
             Some(InstanceState::Failed(_)) => self.observe(Step::AwaitingDeletion(error_listings + 1)),
-            Some(InstanceState::Starting | InstanceState::Running | InstanceState::Stopping) => {
-                self.observe(Step::AwaitingDeletion(0))
-            }
+            Some(InstanceState::Stopping) => self.observe(Step::AwaitingDeletion(0)),
+            Some(InstanceState::Starting | InstanceState::Running) => self.repeat_if_due(),
         }
+    }
+
+    /// The cloud has not begun to delete the server.
+    fn repeat_if_due(&mut self) -> Next<Call> {
+        self.unchanged += 1;
+        if self.unchanged < self.repeat_after {
+            return self.observe(Step::AwaitingDeletion(0));
+        }
+        (self.unchanged, self.repeat_after) = (0, self.repeat_after.saturating_mul(2));
+        let call = calls::delete_server(&self.id.to_string());
+        self.call(Step::Deleting, call)
     }
 
     fn call(&mut self, step: Step, call: Call) -> Next<Call> {
@@ -135,5 +162,64 @@ impl DeleteServer {
     fn observe(&mut self, step: Step) -> Next<Call> {
         self.step = step;
         Next::Observe
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openstack::calls::CallKind;
+    use crate::openstack::test_settings::context;
+    use nodepool_driver::instance::Instance;
+
+    fn is_delete(next: &Next<Call>) -> bool {
+        let Next::Call(Call { kind: CallKind::Send(request, _), .. }) = next else { return false };
+        request.method == reqwest::Method::DELETE && request.path == ["servers", "s"]
+    }
+
+    fn listing(state: InstanceState) -> Inventory {
+        Inventory::new(vec![Instance { state, ..Instance::new(ExternalId::text("s")) }])
+    }
+
+    /// A deletion whose first request the cloud has answered.
+    fn requested(answer: Result<Reply, CloudError>) -> DeleteServer {
+        let mut machine = DeleteServer::new(context(), ExternalId::text("s"));
+        let mut next = machine.step(Input::Start);
+        if !is_delete(&next) {
+            let server = serde_json::from_value(serde_json::json!({"id": "s", "status": "ACTIVE"})).unwrap();
+            next = machine.step(Input::Reply(Ok(Reply::Server(Box::new(server)))));
+        }
+        assert!(is_delete(&next), "{next:?}");
+        assert_eq!(format!("{:?}", machine.step(Input::Reply(answer))), "Observe");
+        machine
+    }
+
+    /// Numbers of the listings after which the deletion is requested again.
+    fn repeats(machine: &mut DeleteServer, inventory: &Inventory, listings: u32) -> Vec<u32> {
+        let mut repeats = Vec::new();
+        for number in 1..=listings {
+            if is_delete(&machine.step(Input::Observed(inventory))) {
+                repeats.push(number);
+                machine.step(Input::Reply(Ok(Reply::Nothing)));
+            }
+        }
+        repeats
+    }
+
+    #[test]
+    fn a_deletion_that_was_not_begun_is_repeated_ever_more_seldom() {
+        let mut machine = requested(Ok(Reply::Nothing));
+        assert_eq!(repeats(&mut machine, &listing(InstanceState::Running), 1000), [60, 180, 420, 900]);
+        let mut machine = requested(Ok(Reply::Nothing));
+        assert_eq!(repeats(&mut machine, &listing(InstanceState::Stopping), 1000), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn a_server_that_listings_show_is_not_deleted_whatever_the_answer() {
+        let mut machine = requested(Err(CloudError::NotFound));
+        let next = machine.step(Input::Observed(&listing(InstanceState::Running)));
+        assert_eq!(format!("{next:?}"), "Observe");
+        let next = machine.step(Input::Observed(&Inventory::default()));
+        assert!(matches!(next, Next::Done(Outcome::Deleted)), "{next:?}");
     }
 }

@@ -1,11 +1,11 @@
 //! Launch of a server: creates it exactly once, waits for it, and creates a floating address if it needs one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::openstack::api_types::{self, FloatingIp, Port};
+use crate::openstack::api_types::{self, FloatingIp, Port, Server};
 use crate::openstack::calls::{self, Call, Reply};
 use crate::openstack::catalog::catalog::{CloudCatalog, FloatingIpSource};
 use crate::openstack::catalog::shared::ProviderContext;
@@ -56,7 +56,10 @@ enum Step {
     SearchingAfterLostResponse(CloudError, u32),
     /// The number of consecutive listings that lacked the server.
     Booting(u32),
+    /// Listings lack the server, so it is queried itself.
     CheckingServer,
+    /// A listing shows that the server failed, but not why; the server itself may tell.
+    FetchingFault,
     ListingPorts(Box<Instance>),
     CreatingFloatingIp(Box<Instance>, Port),
     /// The floating address may exist although the response to its creation was lost.
@@ -83,7 +86,8 @@ impl LaunchServer {
             Step::AwaitingLateCreation(_)
             | Step::SearchingAfterLostResponse(..)
             | Step::Booting(_)
-            | Step::CheckingServer => "creating server",
+            | Step::CheckingServer
+            | Step::FetchingFault => "creating server",
             Step::ListingPorts(_) | Step::CreatingFloatingIp(..) | Step::FindingFloatingIp(..) => {
                 "creating floating ip"
             }
@@ -121,10 +125,8 @@ impl LaunchServer {
                 self.search(error, left, inventory)
             }
             (Step::Booting(missed), Input::Observed(inventory)) => self.check_boot(missed, inventory),
-            (Step::CheckingServer, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
-            (Step::CheckingServer, Input::Reply(Err(CloudError::NotFound))) => {
-                status_failure("the server no longer exists".to_owned())
-            }
+            (Step::CheckingServer, Input::Reply(reply)) => self.on_checked(reply),
+            (Step::FetchingFault, Input::Reply(reply)) => self.on_fault(reply),
             (Step::ListingPorts(instance), Input::Reply(Ok(Reply::Json(answer)))) => {
                 self.choose_port(instance, &answer)
             }
@@ -289,13 +291,52 @@ impl LaunchServer {
                 _ => self.observe(Step::Booting(missed + 1)),
             };
         };
+        let instance = instance.clone();
+        self.on_observed(instance)
+    }
+
+    /// Continues with the server as the cloud shows it.
+    fn on_observed(&mut self, instance: Instance) -> Next<Call> {
         match &instance.state {
-            InstanceState::Running => self.on_running(Box::new(self.with_volume_size(instance))),
+            InstanceState::Running => self.on_running(Box::new(self.with_volume_size(&instance))),
             InstanceState::Starting => self.observe(Step::Booting(0)),
             InstanceState::Stopping => status_failure("the server is being deleted".to_owned()),
-            InstanceState::Failed(fault) if is_quota(fault) => Next::Failed(CloudError::Quota(fault.clone())),
-            InstanceState::Failed(fault) => status_failure(format!("Server in error state: {fault}")),
+            InstanceState::Failed(fault) if fault.is_empty() => {
+                let call = calls::server(&instance.external_id.to_string());
+                self.call(Step::FetchingFault, call)
+            }
+            InstanceState::Failed(fault) => fault_error(fault),
         }
+    }
+
+    /// Handles the state of a server that listings lack.
+    fn on_checked(&mut self, reply: Result<Reply, CloudError>) -> Next<Call> {
+        match reply {
+            Ok(Reply::Server(server)) => {
+                let instance = self.instance_of(*server);
+                match &instance.state {
+                    // The server itself has already told why, if it knows.
+                    InstanceState::Failed(fault) => fault_error(fault),
+                    _ => self.on_observed(instance),
+                }
+            }
+            Ok(_) => self.observe(Step::Booting(0)),
+            Err(CloudError::NotFound) => status_failure("the server no longer exists".to_owned()),
+            Err(error) => Next::Failed(error),
+        }
+    }
+
+    /// Handles the fault of a server in state ERROR. It has failed, whatever the response.
+    fn on_fault(&mut self, reply: Result<Reply, CloudError>) -> Next<Call> {
+        match reply {
+            Ok(Reply::Server(server)) => fault_error(&server.fault.unwrap_or_default().message),
+            Err(error @ CloudError::Outage { .. }) => Next::Failed(error),
+            Ok(_) | Err(_) => fault_error(""),
+        }
+    }
+
+    fn instance_of(&self, server: Server) -> Instance {
+        self.context.instance_mapper(&self.catalog).instance(server, &HashMap::new())
     }
 
     /// Adds the volume's size, which a listing lacks.
@@ -400,6 +441,14 @@ impl LaunchServer {
     fn observe(&mut self, step: Step) -> Next<Call> {
         self.step = step;
         Next::Observe
+    }
+}
+
+/// Error of a server in state ERROR.
+fn fault_error(fault: &str) -> Next<Call> {
+    match is_quota(fault) {
+        true => Next::Failed(CloudError::Quota(fault.to_owned())),
+        false => status_failure(format!("Server in error state: {fault}")),
     }
 }
 
