@@ -152,6 +152,9 @@ class Cloud(Process):
         self.base = wait_for("the simulated cloud", lambda: next(
             (line.removeprefix("listening on ") for line in self.log.read_text().splitlines()
              if line.startswith("listening on ")), None))
+        # The port of the services may be closed later.
+        self.control = self.base
+        self.control = self.state()["control"]
         # The servers have no public address, and the reference fails the launch of a server without a known address.
         self.clouds.write_text(self.clouds.read_text().replace("  simulated:\n", "  simulated:\n    private: true\n"))
 
@@ -162,11 +165,11 @@ class Cloud(Process):
         return self.get("history")["servers"]
 
     def turn(self, **knobs):
-        request = urllib.request.Request(f"{self.base}/sim/knobs", json.dumps(knobs).encode(), method="PUT")
+        request = urllib.request.Request(f"{self.control}/sim/knobs", json.dumps(knobs).encode(), method="PUT")
         urllib.request.urlopen(request, timeout=60).close()
 
     def get(self, what):
-        with urllib.request.urlopen(f"{self.base}/sim/{what}", timeout=60) as answer:
+        with urllib.request.urlopen(f"{self.control}/sim/{what}", timeout=60) as answer:
             return json.load(answer)
 
 

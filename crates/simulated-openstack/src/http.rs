@@ -19,12 +19,24 @@ use crate::services::image::ContentHasher;
 /// Maximum size of a body, except for image contents.
 const MAX_BODY_SIZE: usize = 4 << 20;
 
+pub type SharedSimulation = web::Data<Mutex<Simulation>>;
+
+/// Whether SIGTERM and SIGINT stop a server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Signals {
+    Stop,
+    Ignore,
+}
+
 /// Serves on a listener with one thread, so that equal sequences of calls have equal results.
-pub fn run(listener: TcpListener, simulation: Simulation) -> std::io::Result<Server> {
-    let simulation = web::Data::new(Mutex::new(simulation));
+pub fn run(listener: TcpListener, simulation: &SharedSimulation, signals: Signals) -> std::io::Result<Server> {
+    let simulation = simulation.clone();
     let app = move || App::new().app_data(simulation.clone()).default_service(web::to(serve));
-    let server = HttpServer::new(app).workers(1).backlog(4096).on_connect(store_connection).shutdown_timeout(1);
-    Ok(server.listen(listener)?.run())
+    let server = HttpServer::new(app).workers(1).on_connect(store_connection).shutdown_timeout(1).listen(listener)?;
+    Ok(match signals {
+        Signals::Stop => server.run(),
+        Signals::Ignore => server.disable_signals().run(),
+    })
 }
 
 /// A second handle of a connection, to close it without a response.
@@ -36,7 +48,7 @@ fn store_connection(io: &dyn Any, extensions: &mut Extensions) {
     extensions.insert(Connection(handle.map(TcpStream::from)));
 }
 
-async fn serve(simulation: web::Data<Mutex<Simulation>>, request: HttpRequest, payload: web::Payload) -> HttpResponse {
+async fn serve(simulation: SharedSimulation, request: HttpRequest, payload: web::Payload) -> HttpResponse {
     let call = Call::from_request(&request);
     let (delay, outcome) = simulation.lock().expect("no call panics").receive(&call);
     if !delay.is_zero() {

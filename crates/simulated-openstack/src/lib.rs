@@ -7,48 +7,48 @@ mod faults;
 mod http;
 mod options;
 mod response;
+mod service_port;
 mod services;
 mod tls;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Mutex;
 
+use actix_web::web;
 use anyhow::Context;
 
 use crate::cloud::simulation::Simulation;
+use crate::http::Signals;
+use crate::service_port::ServicePort;
 
 pub use crate::options::Options;
 
 /// Serves until the process ends; prints the address once it listens.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     options.check()?;
-    let listener = listen(options.port)?;
-    let address = listener.local_addr()?;
     let acceptor = match (&options.tls_cert, &options.tls_key) {
         (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
         _ => None,
     };
-    let base = format!("{}://{address}", if acceptor.is_some() { "https" } else { "http" });
+    let port = ServicePort::reserve(options.port, acceptor)?;
+    let base = port.base();
     if let Some(path) = &options.clouds_yaml {
         std::fs::write(path, clouds(&options, &base)).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let simulation = Simulation::new(options, base.clone());
-    let plain = match acceptor {
-        None => listener,
-        Some(acceptor) => {
-            let plain = listen(0)?;
-            listener.set_nonblocking(true)?;
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            tokio::spawn(tls::forward(listener, acceptor, plain.local_addr()?));
-            plain
-        }
-    };
-    let server = http::run(plain, simulation)?;
+    let control = TcpListener::bind((Ipv4Addr::LOCALHOST, options.control_port));
+    let control = control.with_context(|| format!("cannot listen on port {}", options.control_port))?;
+    let control_base = format!("http://{}", control.local_addr()?);
+    let simulation = Simulation::new(options, base.clone(), control_base);
+    let refusing = simulation.refusing_connections();
+    let simulation = web::Data::new(Mutex::new(simulation));
+    let control = http::run(control, &simulation, Signals::Stop)?;
+    let listener = port.listen()?;
     println!("listening on {base}");
-    server.await.context("the server failed")
-}
-
-fn listen(port: u16) -> anyhow::Result<TcpListener> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("cannot listen on port {port}"))
+    tokio::select! {
+        // The control server handles the signals that end the process.
+        ended = control => ended.context("the control server failed"),
+        failed = port.serve(listener, simulation, refusing) => failed,
+    }
 }
 
 /// A clouds.yaml with one cloud per authentication method.

@@ -14,6 +14,9 @@ pub struct Options {
     /// The port on 127.0.0.1; 0 selects a free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
+    /// Another port for `/sim`, which listens even while connections to the services are refused; 0 selects a free one.
+    #[arg(long, default_value_t = 0)]
+    pub control_port: u16,
     /// Write a clouds.yaml with the clouds `simulated` and `simulated-appcred` to this path.
     #[arg(long, value_name = "PATH")]
     pub clouds_yaml: Option<PathBuf>,

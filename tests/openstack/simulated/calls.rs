@@ -7,6 +7,9 @@ use crate::cloud::{Answer, Cloud};
 use serde_json::{Value, json};
 use testkit::programs;
 use testkit::real::simulated_openstack::SimulatedOpenStack;
+use testkit::wait;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn every_nth_call_of_a_pattern_fails_and_no_other() {
@@ -67,6 +70,32 @@ async fn connections_hang_before_they_are_closed() {
     cloud.get("compute", "/servers").await.expect(200);
     simulated.knobs(json!({"hang_s": 0.05, "faults": ["hang times=1"]})).await;
     assert!(is_cut(&cloud, "/servers").await);
+}
+
+async fn connects(simulated: &SimulatedOpenStack) -> bool {
+    let address = simulated.base().split_once("://").unwrap().1;
+    tokio::net::TcpStream::connect(address).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_closed_port_refuses_connections_and_opens_with_its_state() {
+    let (simulated, cloud) = start(&["--hang-s", "3600"]).await;
+    let id = server(&cloud, "kept").await;
+    fault(&simulated, "hang path=/limits$").await;
+    let hanging = cloud.request(reqwest::Method::GET, "compute", "/limits").send();
+    let hanging = tokio::spawn(hanging);
+    wait::until("the hanging call", TIMEOUT, async || simulated.state().await["faults_struck"] == json!([1])).await;
+    simulated.knobs(json!({"refuse_connections": true})).await;
+    wait::until("the port to close", TIMEOUT, async || !connects(&simulated).await).await;
+    assert!(hanging.await.unwrap().is_err_and(|error| !error.is_timeout()), "open connections are closed");
+    assert_eq!(simulated.state().await["servers"], 1);
+    simulated.knobs(json!({"refuse_connections": false})).await;
+    wait::until("the port to open", TIMEOUT, async || connects(&simulated).await).await;
+    cloud.get("compute", &format!("/servers/{id}")).await.expect(200);
+    simulated.knobs(json!({"refuse_connections": true})).await;
+    wait::until("the port to close again", TIMEOUT, async || !connects(&simulated).await).await;
+    simulated.reset().await;
+    wait::until("a reset to open the port", TIMEOUT, async || connects(&simulated).await).await;
 }
 
 #[tokio::test]

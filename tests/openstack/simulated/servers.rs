@@ -103,6 +103,25 @@ async fn quota_errors_use_the_format_of_each_service() {
 }
 
 #[tokio::test]
+async fn a_hidden_quota_refuses_servers_and_limits_do_not_show_it() {
+    let (simulated, cloud) = start(&["--quota-servers", "-1", "--hidden-quota-servers", "1"]).await;
+    let body = json!({"server": cloud.server_request("hidden").await});
+    let first = cloud.create(&body["server"]).await;
+    let refused = cloud.post("compute", "/servers", &body).await.expect(403);
+    let expected = "Quota exceeded for ports: Requested 1, but already used 100 of 100 ports";
+    assert_eq!(refused.get("forbidden"), &json!({"code": 403, "message": expected}));
+    let limits = cloud.get("compute", "/limits").await.expect(200);
+    assert_eq!(limits.get("limits")["absolute"]["maxTotalInstances"], -1);
+    simulated.knobs(json!({"hidden_quota_refusal": "no host is left"})).await;
+    let refused = cloud.post("compute", "/servers", &body).await.expect(403);
+    assert_eq!(refused.get("forbidden")["message"], "no host is left");
+    assert_eq!(simulated.state().await["quota_refusals"], 2);
+    simulated.knobs(json!({"hidden_quota_servers": 2})).await;
+    let second = cloud.create(&body["server"]).await;
+    assert_eq!(listed(&cloud).await, [second, first]);
+}
+
+#[tokio::test]
 async fn more_servers_than_fit_are_cut_down_to_the_quota() {
     let (_simulated, cloud) = start(&["--quota-servers", "3"]).await;
     let mut body = cloud.server_request("many").await;

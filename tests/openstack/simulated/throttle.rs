@@ -72,4 +72,14 @@ async fn the_cloud_serves_tls() {
     let answer = Answer::of(http.get(format!("{}/identity/v3", simulated.base()))).await.expect(200);
     let link = &answer.get("version")["links"][0]["href"];
     assert_eq!(link, &json!(format!("{}/identity/v3/", simulated.base())));
+    // Each request has a connection of its own, because a kept one would end with an error that is none of `connect`.
+    let refused = async || {
+        let authority = reqwest::Certificate::from_pem(tls::text("ca.pem").as_bytes()).unwrap();
+        let http = reqwest::Client::builder().add_root_certificate(authority).build().unwrap();
+        http.get(simulated.base()).send().await.is_err_and(|error| error.is_connect())
+    };
+    simulated.knobs(json!({"refuse_connections": true})).await;
+    wait::until("the port to close", TIMEOUT, refused).await;
+    simulated.knobs(json!({"refuse_connections": false})).await;
+    wait::until("the port to open", TIMEOUT, async || !refused().await).await;
 }

@@ -52,6 +52,8 @@ pub const USER_ID: &str = "a2b0000000004000800000000000000a";
 pub struct Cloud {
     /// `http://127.0.0.1:PORT`.
     pub base: String,
+    /// The same for the control port, which always listens.
+    pub control_base: String,
     pub options: Options,
     pub knobs: Knobs,
     pub fixtures: Fixtures,
@@ -99,11 +101,12 @@ pub enum ServerEvent {
 }
 
 impl Cloud {
-    pub fn new(options: Options, base: String) -> Self {
+    pub fn new(options: Options, base: String, control_base: String) -> Self {
         let fixtures = Fixtures::from_options(&options);
         let pools = (0..options.networks.len()).map(|index| AddressPool::internal(index as u8)).collect();
         let mut cloud = Self {
             base,
+            control_base,
             knobs: options.knobs.clone(),
             options,
             fixtures,
@@ -130,7 +133,8 @@ impl Cloud {
 
     /// Resets the cloud to its initial state at the current time. Tokens stay valid, and no id is reused.
     pub fn reset(&mut self) {
-        let mut fresh = Self::new(self.options.clone(), std::mem::take(&mut self.base));
+        let (base, control_base) = (std::mem::take(&mut self.base), std::mem::take(&mut self.control_base));
+        let mut fresh = Self::new(self.options.clone(), base, control_base);
         fresh.now = self.now;
         fresh.started = self.started;
         fresh.last_number = self.last_number.max(fresh.last_number);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::call::{Call, REDIRECT_PREFIX, Service};
@@ -19,6 +20,8 @@ pub struct Simulation {
     start: Instant,
     /// The current second, and the number of calls accepted in it.
     throttle_window: (u64, u64),
+    /// The knob `refuse_connections`, for the port of the services.
+    refusing: watch::Sender<bool>,
 }
 
 /// Outcome of a received call.
@@ -31,8 +34,15 @@ pub enum CallOutcome {
 }
 
 impl Simulation {
-    pub fn new(options: Options, base: String) -> Self {
-        Self { cloud: Cloud::new(options, base), start: Instant::now(), throttle_window: (0, 0) }
+    pub fn new(options: Options, base: String, control_base: String) -> Self {
+        let refusing = watch::Sender::new(options.knobs.refuse_connections);
+        let cloud = Cloud::new(options, base, control_base);
+        Self { cloud, start: Instant::now(), throttle_window: (0, 0), refusing }
+    }
+
+    /// Whether the services refuse connections, now and after each change.
+    pub fn refusing_connections(&self) -> watch::Receiver<bool> {
+        self.refusing.subscribe()
     }
 
     fn advance(&mut self) {
@@ -134,7 +144,11 @@ impl Simulation {
     pub fn execute(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Response> {
         self.advance();
         let answer = match call.service {
-            None => self.control(call, body),
+            None => {
+                let answer = self.control(call, body);
+                self.refusing.send_replace(self.cloud.knobs.refuse_connections);
+                answer
+            }
             Some(service) => self.dispatch(service, call, body),
         };
         self.finish(answer, call, faults)

@@ -17,7 +17,8 @@ impl Cloud {
         let mut state = json!(self.stats);
         let associated = self.floating_ips.values().filter(|ip| ip.port.is_some()).count();
         let present = json!({
-            "seconds": self.now.as_secs_f64(), "servers": self.servers.len(), "servers_by_state": by_state,
+            "control": self.control_base, "seconds": self.now.as_secs_f64(),
+            "servers": self.servers.len(), "servers_by_state": by_state,
             "servers_deleting": deleting, "cores": self.usage.cores, "ram_mib": self.usage.ram_mib,
             "ports": self.ports.len(), "ports_down": self.ports.values().filter(|port| !port.active).count(),
             "floating_ips": self.floating_ips.len(), "floating_ips_associated": associated,

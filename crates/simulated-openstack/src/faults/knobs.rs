@@ -59,6 +59,16 @@ pub struct Knobs {
     pub quota_floating_ips: i64,
     #[arg(long, default_value_t = 500, value_name = "N", allow_negative_numbers = true)]
     pub quota_ports: i64,
+    /// Refuse more servers than this with hidden_quota_refusal; the limits that the cloud reports do not show it.
+    #[arg(long, default_value_t = -1, value_name = "N", allow_negative_numbers = true)]
+    pub hidden_quota_servers: i64,
+    /// Message of such a refusal.
+    #[arg(
+        long,
+        default_value = "Quota exceeded for ports: Requested 1, but already used 100 of 100 ports",
+        value_name = "TEXT"
+    )]
+    pub hidden_quota_refusal: String,
 
     /// Every n-th server ends in ERROR instead of ACTIVE.
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -99,6 +109,9 @@ pub struct Knobs {
     /// Duration of the fault `hang`.
     #[arg(long, default_value_t = 600.0, value_name = "S")]
     pub hang_s: f64,
+    /// Close the port of the services and all its connections until the knob is false again.
+    #[arg(long)]
+    pub refuse_connections: bool,
     /// A fault of calls: its kind and its limits, as in `503 every=5 method=POST path=/servers$`; may be given
     /// several times.
     #[arg(long = "fault", value_name = "FAULT")]

@@ -226,6 +226,10 @@ impl Cloud {
         if self.knobs.quota_ports >= 0 && ports > self.knobs.quota_ports && !order.networks.is_empty() {
             return Err(Response::error(Service::Compute, 403, "Maximum number of ports exceeded"));
         }
+        let hidden = self.knobs.hidden_quota_servers;
+        if hidden >= 0 && self.usage.servers + count > hidden {
+            return Err(Response::error(Service::Compute, 403, &self.knobs.hidden_quota_refusal));
+        }
         Ok(count)
     }
 

@@ -16,6 +16,8 @@ pub struct SimulatedOpenStack {
     running: ChildProcess,
     home: TempDir,
     base: String,
+    /// URL of the port for `/sim`, which listens even while the services refuse connections.
+    control: String,
     http: reqwest::Client,
 }
 
@@ -47,7 +49,9 @@ impl SimulatedOpenStack {
             line.filter(|_| log.ends_with('\n'))
         })
         .await;
-        SimulatedOpenStack { running, home, base, http }
+        let mut cloud = SimulatedOpenStack { running, home, control: base.clone(), base, http };
+        cloud.control = cloud.state().await["control"].as_str().expect("the URL is text").to_owned();
+        cloud
     }
 
     /// `http://127.0.0.1:PORT`; the services are below it: `/identity/v3`, `/compute/v2.1` and so on.
@@ -62,7 +66,7 @@ impl SimulatedOpenStack {
 
     /// Sets knobs, for example `json!({"boot_time_s": 5})`; the others are unchanged.
     pub async fn knobs(&self, knobs: Value) {
-        let sent = self.http.put(format!("{}/sim/knobs", self.base)).json(&knobs).send().await;
+        let sent = self.http.put(format!("{}/sim/knobs", self.control)).json(&knobs).send().await;
         let answer = sent.expect("the simulated cloud answers");
         let status = answer.status();
         assert!(status.is_success(), "{knobs}: {}", answer.text().await.unwrap_or_default());
@@ -79,7 +83,7 @@ impl SimulatedOpenStack {
     }
 
     async fn get(&self, what: &str) -> Value {
-        let sent = self.http.get(format!("{}/sim/{what}", self.base)).send().await;
+        let sent = self.http.get(format!("{}/sim/{what}", self.control)).send().await;
         sent.expect("the simulated cloud answers").json().await.expect("the simulated cloud replies with JSON")
     }
 
@@ -98,7 +102,7 @@ impl SimulatedOpenStack {
     }
 
     async fn post(&self, what: &str) {
-        let sent = self.http.post(format!("{}/sim/{what}", self.base)).send().await;
+        let sent = self.http.post(format!("{}/sim/{what}", self.control)).send().await;
         assert!(sent.expect("the simulated cloud answers").status().is_success(), "{what}");
     }
 }
