@@ -1,10 +1,11 @@
 //! Lifecycle of a request in the log: one search for the request's id finds every step, in text and in JSON. Also the
 //! names of the builder's workers.
 
+use nodepool_zk::Connection;
 use serde_json::Value;
 use testkit::daemon_process::{Coordinator, WorkDir};
 use testkit::programs;
-use testkit::request_lifecycle::{EVENT, RequestLifecycle};
+use testkit::request_lifecycle::{EVENT, RequestLifecycle, mark_used, submit, wait_until_fulfilled};
 
 /// Expected lines, in this order: the logger, and the beginning of the message.
 const EXPECTED_LINES: [(&str, &str); 14] = [
@@ -71,6 +72,41 @@ async fn searching_the_log_for_a_request_shows_its_lifecycle() {
         let is_after = line.contains("Delet") || line.contains("Cleanup") || line.contains("StateMachineProvider");
         assert!(line.contains(&format!("[e: {EVENT}] {request_id}")) || is_after, "{line}");
     }
+}
+
+#[tokio::test]
+async fn the_log_says_why_a_request_waits_and_how_it_ends() {
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("store")).await;
+    let head = coordinator.configuration().lines().next().unwrap().to_owned();
+    work_dir.configure(&format!(
+        "{head}\nlabels: [{{name: small}}]\nproviders:\n- name: lab\n  driver: static\n  pools:\n  - name: main\n\
+        \x20   nodes: [{{name: 127.0.0.1, labels: small, username: zuul, host-key-checking: false}}]\n"
+    ));
+    let launcher = work_dir.launcher(&["-f"]);
+    work_dir.wait_until_ready().await;
+    let zk = coordinator.session().await;
+    let record = |event: &str| {
+        format!(
+            "{{\"node_types\": [\"small\"], \"requestor\": \"zuul\", \"state\": \"requested\", \"state_time\": 1.0, \
+             \"event_id\": \"{event}\"}}"
+        )
+    };
+    let first = submit(&zk, record("e1")).await;
+    let fulfilled: Value = serde_json::from_str(&wait_until_fulfilled(&zk, &first).await).unwrap();
+    let node = fulfilled["nodes"][0].as_str().unwrap();
+    let second = submit(&zk, record("e2")).await;
+    let id = second.rsplit('/').next().unwrap();
+    let prefix = format!("[e: e2] [node_request: {id}] ");
+    launcher.wait_for_log(&format!("{prefix}waits, because needs 1 idle node(s) of label small, 0 idle")).await;
+    zk.delete(&second, -1).await.unwrap();
+    launcher.wait_for_log(&format!("{prefix}withdrawn")).await;
+    mark_used(&zk, node).await;
+    launcher.wait_for_log(&format!("[node: {node}] returned")).await;
+    zk.delete(&first, -1).await.unwrap();
+    let third = submit(&zk, record("e3")).await;
+    wait_until_fulfilled(&zk, &third).await;
+    assert!(!launcher.log().contains("[e: e1] [node_request: 200-0000000000] withdrawn"), "{}", launcher.log());
 }
 
 #[tokio::test]

@@ -69,17 +69,8 @@ pub async fn run_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Re
     let mut launcher = work_dir.start_command(command);
     work_dir.wait_until_ready().await;
 
-    for path in ["/nodepool", "/nodepool/requests"] {
-        // The znode may exist already.
-        let _ = zk.create(path, Vec::new().into(), CreateMode::Persistent).await;
-    }
-    let submitted = zk.create("/nodepool/requests/200-", record().into(), CreateMode::PersistentSequential).await;
-    let path = submitted.unwrap().0;
-    let fulfilled = wait::until_some("the request to be fulfilled", PROCESS_TIMEOUT, async || {
-        let text = read(&zk, &path).await?;
-        text.contains("\"state\": \"fulfilled\"").then_some(text)
-    })
-    .await;
+    let path = submit(&zk, record()).await;
+    let fulfilled = wait_until_fulfilled(&zk, &path).await;
     let nodes: Vec<String> = serde_json::from_value(parsed(&fulfilled)["nodes"].clone()).unwrap();
     for node in &nodes {
         mark_used(&zk, node).await;
@@ -99,6 +90,25 @@ pub async fn run_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Re
     RequestLifecycle { request, nodes, record: fulfilled, log: launcher.log() }
 }
 
+/// Creates a request with this record; returns its path.
+pub async fn submit(zk: &Arc<RealConnection>, record: String) -> String {
+    for path in ["/nodepool", "/nodepool/requests"] {
+        // The znode may exist already.
+        let _ = zk.create(path, Vec::new().into(), CreateMode::Persistent).await;
+    }
+    let submitted = zk.create("/nodepool/requests/200-", record.into(), CreateMode::PersistentSequential).await;
+    submitted.unwrap().0
+}
+
+/// Waits for a request; returns its record.
+pub async fn wait_until_fulfilled(zk: &Arc<RealConnection>, path: &str) -> String {
+    wait::until_some("the request to be fulfilled", PROCESS_TIMEOUT, async || {
+        let text = read(zk, path).await?;
+        text.contains("\"state\": \"fulfilled\"").then_some(text)
+    })
+    .await
+}
+
 async fn read(zk: &Arc<RealConnection>, path: &str) -> Option<String> {
     let (data, _) = zk.get(path).await.ok()?;
     String::from_utf8(data.to_vec()).ok()
@@ -109,7 +119,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-async fn mark_used(zk: &Arc<RealConnection>, node: &str) {
+pub async fn mark_used(zk: &Arc<RealConnection>, node: &str) {
     let path = format!("/nodepool/nodes/{node}");
     let mut record = parsed(&read(zk, &path).await.unwrap());
     record["state"] = json!("used");
