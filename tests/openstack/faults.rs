@@ -111,7 +111,7 @@ fn errors_of_every_call_are_survived() {
         let general = ["500", "503", "429"].map(|kind| fault_case(all_calls(), kind, 1));
         // During a refresh these statuses mean that the cloud rejects the credentials.
         let lifecycle_only = ["400", "409", "401"].map(|kind| fault_case(LIFECYCLE_CALLS, kind, 1));
-        // A 404 for a deletion means success. Leak detection handles a cloud for which that is not true.
+        // A 404 for a deletion means that nothing has to be deleted. For a server, listings decide.
         let lifecycle_only = lifecycle_only.into_iter().chain([fault_case(lifecycle_calls_except("DELETE"), "404", 1)]);
         run_all(general.into_iter().chain(lifecycle_only)).await;
     });

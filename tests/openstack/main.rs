@@ -4,6 +4,7 @@
 //! OS_CLIENT_CONFIG_FILE and OS_CLOUD name a real cloud for the cases that can run on one. Without both variables, only
 //! the simulated cloud is used.
 
+mod bad_hour;
 mod cloud;
 mod contract;
 mod faults;

@@ -341,3 +341,19 @@ impl Handler<Dump> for LeakWorker {
         serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "candidates": self.detector.candidates()})).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_backoff_of_a_deletion_doubles_up_to_an_hour() {
+        let mut backoff = Backoff::default();
+        assert!(!backoff.is_running());
+        let delays: Vec<u64> = (0..8).map(|_| backoff.extend().as_secs()).collect();
+        assert_eq!(delays, [60, 120, 240, 480, 960, 1920, 3600, 3600]);
+        assert!(backoff.is_running());
+        tokio::time::advance(Duration::from_secs(3601)).await;
+        assert!(!backoff.is_running() && !backoff.is_outdated());
+    }
+}

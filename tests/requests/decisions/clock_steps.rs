@@ -67,3 +67,21 @@ fn deletion_backoff_is_independent_of_clock_steps() {
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);
     }
 }
+
+#[test]
+fn the_backoff_of_a_deletion_doubles_up_to_ten_minutes() {
+    let nodes = vec!["1 labels=a used".to_owned()];
+    let hosts = vec!["h1 labels=a".to_owned()];
+    let mut built = PoolHarness::from_spec(&FixtureSpec { hosts, nodes, ..FixtureSpec::default() }).built;
+    let mut planner = CleanupPlanner::new(Seconds(28_800.0));
+    let mut delays = Vec::new();
+    for _ in 0..9 {
+        assert_eq!(planner.step(planner::Event::Wake, &built.inputs()).len(), 1);
+        let refused = Err(WriteError::Failed("injected cloud error".to_owned()));
+        planner.step(planner::Event::Repaired(format!("node {}", node_id("1")), refused), &built.inputs());
+        let due = planner.due().expect("a retry is due");
+        delays.push((due - built.monotonic_now()).0);
+        built.advance_to(due);
+    }
+    assert_eq!(delays, [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0]);
+}

@@ -70,6 +70,8 @@ const MAX_RETRIED_HOSTS: usize = 50;
 
 /// Default back-off of an instance that could not be deleted.
 const DELETION_BACKOFF: Seconds = Seconds(5.0);
+/// Each further failure doubles the back-off up to this.
+const MAX_DELETION_BACKOFF: Seconds = Seconds(600.0);
 
 #[derive(Debug)]
 pub struct CleanupPlanner {
@@ -96,6 +98,8 @@ pub struct CleanupPlanner {
     deleting: BTreeSet<String>,
     /// Keys whose deletion failed recently, and the end of their back-off.
     backoff_until: BTreeMap<String, MonotonicTime>,
+    /// The next back-off of keys whose last deletion failed. It doubles with each failure.
+    next_backoff: BTreeMap<String, Seconds>,
     deletion_backoff: Seconds,
     /// Undeletable nodes as of the last report.
     undeletable: BTreeMap<ProviderName, BTreeSet<NodeId>>,
@@ -121,6 +125,7 @@ impl CleanupPlanner {
             due: None,
             deleting: BTreeSet::new(),
             backoff_until: BTreeMap::new(),
+            next_backoff: BTreeMap::new(),
             deletion_backoff: DELETION_BACKOFF,
             undeletable: BTreeMap::new(),
             resumable: BTreeMap::new(),
@@ -228,6 +233,10 @@ impl CleanupPlanner {
             return effects;
         }
         self.last_plans.clear();
+        // Another process may have deleted the node.
+        self.next_backoff.retain(|key, _| {
+            key.strip_prefix("node ").is_some_and(|id| inputs.snapshot.node(&NodeId::from(id)).is_some())
+        });
         let mut repairs = rules::stale_request_locks(self.lock_age, inputs);
         repairs.extend(rules::empty_nodes(inputs));
         self.start(repairs, inputs, &mut effects);
@@ -432,12 +441,15 @@ impl CleanupPlanner {
         let Some(error) = error else {
             *self.counts.entry("done").or_insert(0) += 1;
             self.failed.remove(&key);
+            self.next_backoff.remove(&key);
             return;
         };
         *self.counts.entry("refused").or_insert(0) += 1;
         if was_deletion && matches!(error, WriteError::Failed(_)) {
             // Releasing the lock would trigger an immediate retry.
-            let until = inputs.monotonic_now + self.deletion_backoff;
+            let backoff = self.next_backoff.entry(key.clone()).or_insert(self.deletion_backoff);
+            let until = inputs.monotonic_now + *backoff;
+            *backoff = Seconds((backoff.0 * 2.0).min(MAX_DELETION_BACKOFF.0.max(self.deletion_backoff.0)));
             self.backoff_until.insert(key.clone(), until);
             self.due = [self.due, Some(until)].into_iter().flatten().min();
         }

@@ -54,13 +54,29 @@ impl Pool {
             ranks.push(inputs.snapshot.request(id).map_or_else(|| unknown(id), |stored| Rank::of(id, &stored.record)));
         }
         ranks.sort();
-        ranks.iter().flat_map(|rank| self.step_launches(&rank.id, event, inputs)).collect()
+        let mut effects = Vec::new();
+        for Rank { id, .. } in &ranks {
+            let resumed = self.suspended_nodes(id, is_outage).len();
+            effects.extend(self.step_launches(id, event, inputs));
+            if !is_down && resumed > 0 {
+                self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes: resumed }, inputs.now);
+            }
+        }
+        effects
     }
 
     /// Lets the suspended launches of a request probe the cloud again, if it is their turn.
     pub(crate) fn resume_suspended(&mut self, rank: &Rank, inputs: &Inputs<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        for (node, label) in self.suspended_nodes(&rank.id) {
+        let suspended = self.fulfillments.get(&rank.id).into_iter().flat_map(|fulfillment| fulfillment.suspended());
+        let outage = suspended.map(|(_, _, suspension)| suspension).find_map(|suspension| match suspension {
+            Suspension::Outage(error) => Some(error.clone()),
+            Suspension::Refused(_) => None,
+        });
+        if let Some(error) = outage {
+            self.verdicts.record(&rank.id, VerdictKind::Defer, Reason::Outage(error), inputs.now);
+        }
+        for (node, label) in self.suspended_nodes(&rank.id, |suspension| !is_outage(suspension)) {
             match self.line.admit(rank, &label) {
                 Ok(()) => {
                     self.verdicts.record(&rank.id, VerdictKind::Accept, Reason::Launching { nodes: 1 }, inputs.now);
@@ -103,9 +119,13 @@ impl Pool {
         settled.filter(|(_, fulfillment)| fulfillment.suspended().next().is_some()).map(|(id, _)| id)
     }
 
-    fn suspended_nodes(&self, id: &RequestId) -> Vec<(NodeId, LabelName)> {
+    fn suspended_nodes(&self, id: &RequestId, is_wanted: impl Fn(&Suspension) -> bool) -> Vec<(NodeId, LabelName)> {
         let suspended = self.fulfillments.get(id).into_iter().flat_map(|fulfillment| fulfillment.suspended());
-        let refused = suspended.filter(|(_, _, suspension)| matches!(suspension, Suspension::Refused(_)));
-        refused.map(|(node, label, _)| (node.clone(), label.clone())).collect()
+        let wanted = suspended.filter(|(_, _, suspension)| is_wanted(suspension));
+        wanted.map(|(node, label, _)| (node.clone(), label.clone())).collect()
     }
+}
+
+fn is_outage(suspension: &Suspension) -> bool {
+    matches!(suspension, Suspension::Outage(_))
 }

@@ -104,13 +104,19 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// The error of a creation that must not be sent now.
+    /// The error of a launch without an instance whose next call must not be sent now: its creation, and during an
+    /// outage also the search for an instance that may exist.
     pub(super) fn rejection(&self, task: &Task, machine: &D::Machine, call: &D::Call) -> Option<CloudError> {
         let Job::Launch(order) = &task.job else { return None };
-        if !call.is_mutating() || machine.external_id().is_some() {
+        if machine.external_id().is_some() {
             return None;
         }
-        self.health.as_ref()?.rejection(&order.label)
+        match self.health.as_ref()?.rejection(&order.label)? {
+            CloudError::Outage { detail, .. } => {
+                Some(CloudError::Outage { detail, may_have_worked: !call.is_mutating() })
+            }
+            refusal => call.is_mutating().then_some(refusal),
+        }
     }
 
     /// Ends launches whose creation is queued, but must not be sent now. Their requests may be served elsewhere.

@@ -76,6 +76,8 @@ impl DeleteServer {
                 self.addresses = floating_addresses(&server).into();
                 self.find_floating_ips()
             }
+            // Only listings show whether the server is gone, so its deletion is requested nevertheless.
+            (Step::FetchingServer, Input::Reply(Err(CloudError::NotFound))) => self.find_floating_ips(),
             (Step::FindingFloatingIps, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let found: Vec<FloatingIp> = match api_types::list(&answer, "floatingips") {
                     Ok(found) => found,

@@ -330,13 +330,13 @@ impl LaunchServer {
     fn on_fault(&mut self, reply: Result<Reply, CloudError>) -> Next<Call> {
         match reply {
             Ok(Reply::Server(server)) => fault_error(&server.fault.unwrap_or_default().message),
-            Err(error @ CloudError::Outage { .. }) => Next::Failed(error),
             Ok(_) | Err(_) => fault_error(""),
         }
     }
 
     fn instance_of(&self, server: Server) -> Instance {
-        self.context.instance_mapper(&self.catalog).instance(server, &HashMap::new())
+        let catalog = self.context.catalog();
+        self.context.instance_mapper(&catalog).instance(server, &HashMap::new())
     }
 
     /// Adds the volume's size, which a listing lacks.
