@@ -6,6 +6,8 @@ pub mod fake;
 pub mod openstack;
 pub mod static_nodes;
 
+use std::path::PathBuf;
+
 use nodepool_driver::driver::Driver;
 use nodepool_model::config::ProviderConfig;
 use python_yaml::diagnostics::Diagnostic;
@@ -35,6 +37,14 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
             );
             Err(vec![Diagnostic::error(section.section.at, message).help(help)])
         }
+    }
+}
+
+/// Files that the driver reads besides the section, for a provider that could not be opened without them.
+pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
+    match section.driver.as_str() {
+        "openstack" => openstack::files(),
+        _ => Vec::new(),
     }
 }
 

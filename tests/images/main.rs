@@ -7,5 +7,6 @@ mod builds;
 mod diskimage_builder;
 mod openstack;
 mod openstack_import;
+mod reload;
 mod retention;
 mod uploads;

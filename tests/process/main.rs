@@ -2,6 +2,7 @@
 //! programs, with an embedded coordinator in the test's process as ZooKeeper. `tests/run` provides the programs that
 //! some tests need.
 
+mod config_changes;
 mod daemonize;
 mod full_disks;
 mod lifecycle;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::call_guard::CallGuard;
@@ -40,7 +41,8 @@ pub trait Driver: Send + 'static {
     }
 
     /// Check whether reopening the driver for the same section would change it; `None` if the driver reads nothing but
-    /// the section. Called once; the returned check runs at each load of the configuration.
+    /// the section. Called once; the returned check runs at each load of the configuration, and after a change of one
+    /// of its files.
     fn needs_reopen(&self) -> Option<NeedsReopen> {
         None
     }
@@ -68,13 +70,18 @@ pub trait Driver: Send + 'static {
     fn call(&self, call: Self::Call, guard: &CallGuard) -> impl Future<Output = Result<Self::Reply, CloudError>>;
 }
 
-/// Returns whether the data that a driver read besides its section has changed.
+/// The files that a driver read besides its section, and a check whether they have changed.
 #[derive(Clone)]
-pub struct NeedsReopen(pub Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct NeedsReopen {
+    /// Files that are watched, also those that do not exist yet.
+    pub files: Vec<PathBuf>,
+    /// Returns whether a reopened driver would differ. It may read the files.
+    pub check: Arc<dyn Fn() -> bool + Send + Sync>,
+}
 
 impl fmt::Debug for NeedsReopen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NeedsReopen").finish_non_exhaustive()
+        f.debug_struct("NeedsReopen").field("files", &self.files).finish_non_exhaustive()
     }
 }
 

@@ -69,6 +69,11 @@ impl ConfigPaths {
         }
     }
 
+    /// All candidates.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.clouds.iter().chain(&self.secure).chain(&self.vendors)
+    }
+
     /// Paths for the environment of this process.
     pub fn from_process() -> Self {
         let variables =

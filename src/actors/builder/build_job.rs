@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::work_queue::WorkLease;
 use super::write_retry;
+use crate::actors::process::config_status::ConfigStatus;
 use crate::actors::runtime::blocking::{StopOnDrop, run_blocking};
 use crate::actors::runtime::clock;
 use crate::actors::telemetry::builder_metrics;
@@ -16,7 +17,7 @@ use crate::actors::telemetry::samples::SampleSink;
 use nodepool_drivers::common::checksums;
 use nodepool_drivers::common::dib::{self, DibOutcome, DibRun, ImageBuilder};
 use nodepool_drivers::common::image_files::{self, ImagesDir};
-use nodepool_model::config::DiskImage;
+use nodepool_model::config::{Config, DiskImage};
 use nodepool_model::records::ids::BuildId;
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::time::Seconds;
@@ -35,11 +36,14 @@ pub struct BuildEnvironment {
     pub samples: SampleSink,
     /// Interval of the check whether a running build is still needed.
     pub poll_interval: Seconds,
+    pub config_status: ConfigStatus,
 }
 
 /// Configuration of one image build, as of its start.
 #[derive(Clone)]
 pub struct BuildSpec {
+    /// The configuration that decided the build.
+    pub config: Arc<Config>,
     pub image: Arc<DiskImage>,
     pub elements_dir: Option<String>,
     pub log_dir: PathBuf,
@@ -49,7 +53,7 @@ pub struct BuildSpec {
 /// Result of a build order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildOutcome {
-    /// Another builder builds the image, or no build is due any more.
+    /// Another builder builds the image, no build is due any more, or the configuration is outdated.
     Skipped,
     Ready,
     Failed,
@@ -65,6 +69,10 @@ pub async fn build(
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(nodepool_rng::uuid().simple().to_string()) };
     let started = ImageBuild::started(&build_env.builder, &build_env.builder_id, order.formats.clone(), clock::now());
     let manual_request = if order.reason == BuildReason::Requested { ManualRequest::Yes } else { ManualRequest::No };
+    if !build_env.config_status.may_begin(&spec.config).await {
+        debug!(target: "nodepool.builder.BuildWorker", image = %key.image, "build postponed: the configuration has changed");
+        return BuildOutcome::Skipped;
+    }
     let mut grant = match store.begin_build(key.clone(), started.clone(), order.newest.as_ref(), manual_request).await {
         Ok(grant) => grant,
         Err(WriteError::Contended | WriteError::Conflict) => return BuildOutcome::Skipped,

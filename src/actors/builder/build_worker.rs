@@ -97,6 +97,7 @@ impl BuildWorker {
             Arc::make_mut(&mut image).dib_cmd = command.clone();
         }
         let spec = BuildSpec {
+            config: config.clone(),
             image,
             elements_dir: config.elements_dir.clone(),
             log_dir: config.log_dir_of_builds(),

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use actix::{
+    Actor, ActorContext, ActorStreamExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture, WrapStream,
+};
 use tracing::{info, warn};
 
 use super::build_job::BuildEnvironment;
@@ -15,6 +17,7 @@ use super::upload_worker::{self, UploadWorker, UploadWorkerDeps};
 use super::work_queue::WorkQueue;
 use crate::actors::launcher::launcher::REGISTER_RETRY_INTERVAL;
 use crate::actors::process::config_files::LoadedConfig;
+use crate::actors::process::config_status::ConfigStatus;
 use crate::actors::process::config_watch::ConfigWatch;
 use crate::actors::process::context::{ProcessContext, SessionEnd, StopRequest};
 use crate::actors::process::registration;
@@ -144,7 +147,7 @@ pub struct Builder {
     setup: BuilderSetup,
     store: Store,
     config: Arc<Config>,
-    watch: ConfigWatch,
+    config_status: ConfigStatus,
     panics: PanicWatch,
     work_queue: WorkQueue,
     providers: BTreeMap<ProviderName, ProviderHandle>,
@@ -168,7 +171,7 @@ impl Builder {
         work_queue: WorkQueue,
     ) -> Self {
         Self {
-            watch: ConfigWatch::new(&loaded),
+            config_status: ConfigStatus::new(&context.options, &loaded),
             config: loaded.config,
             context,
             setup,
@@ -246,6 +249,7 @@ impl Builder {
             images: ImagesDir::new(images),
             samples: self.context.samples.clone(),
             poll_interval: self.setup.options.build_poll_interval,
+            config_status: self.config_status.clone(),
         };
         for number in 0..self.setup.options.build_workers {
             self.start_build_worker(number, build_env.clone());
@@ -318,13 +322,14 @@ impl Builder {
         ctx.spawn(registering.into_actor(self));
     }
 
-    fn check_config(&mut self, ctx: &mut Context<Self>) {
-        let Some(polling) = self.watch.poll(&self.context.options) else { return };
-        ctx.spawn(polling.into_actor(self).map(|result, act, _| {
-            if let Some(loaded) = act.watch.complete_poll(result) {
-                act.reconfigure(loaded);
-            }
-        }));
+    fn watch_config(&mut self, ctx: &mut Context<Self>) {
+        self.follow_driver_files();
+        let loaded = ConfigWatch::new(self.config_status.clone()).into_stream().into_actor(self);
+        ctx.spawn(loaded.map(|loaded, act, _| act.reconfigure(loaded)).finish());
+    }
+
+    fn follow_driver_files(&self) {
+        self.config_status.set_driver_files(providers::driver_files(&self.config, &self.providers));
     }
 
     fn reconfigure(&mut self, loaded: LoadedConfig) {
@@ -355,6 +360,7 @@ impl Builder {
             }
         }
         self.start_missing_providers();
+        self.follow_driver_files();
         self.reconfigure_workers();
     }
 
@@ -381,10 +387,11 @@ impl Actor for Builder {
         self.register(ctx);
         self.start_missing_providers();
         self.start_workers();
-        ctx.run_interval(self.context.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        self.watch_config(ctx);
         // Files that a driver reads besides its section, such as clouds.yaml, may appear after the configuration.
         ctx.run_interval(self.context.options.provider_retry.to_duration(), |act, _| {
             if act.start_missing_providers() {
+                act.follow_driver_files();
                 act.reconfigure_workers();
             }
         });
@@ -417,7 +424,7 @@ impl Handler<Dump> for Builder {
             "providers": self.providers.keys().collect::<Vec<_>>(),
             "failed_providers": self.failed_providers.view(),
             "images": self.config.diskimages.keys().collect::<Vec<_>>(),
-            "config_broken": self.watch.is_broken(),
+            "config_broken": self.config_status.is_broken(),
         }))
     }
 }

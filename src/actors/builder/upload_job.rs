@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::build_job::BuildEnvironment;
 use super::write_retry;
@@ -19,8 +19,8 @@ use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_drivers::common::checksums::{self, Checksums};
 use nodepool_drivers::common::hook::{self, HookExit};
 use nodepool_drivers::common::python_format;
-use nodepool_model::config::DiskImage;
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
+use nodepool_model::config::{Config, DiskImage};
 use nodepool_model::records::ids::{ExternalId, UploadId};
 use nodepool_model::records::image_upload::{ImageUpload, UploadState};
 use nodepool_model::records::time::{Seconds, Timestamp};
@@ -45,6 +45,8 @@ pub struct UploadContext {
     pub store: Store,
     pub build_env: BuildEnvironment,
     pub client: ProviderClient,
+    /// The configuration that decided the upload.
+    pub config: Arc<Config>,
     /// Configuration of the image.
     pub image: Arc<DiskImage>,
     pub hook_timeout: Seconds,
@@ -53,7 +55,7 @@ pub struct UploadContext {
 /// Result of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadOutcome {
-    /// Another builder uploads the build, or the upload is no longer due.
+    /// Another builder uploads the build, the upload is no longer due, or the configuration is outdated.
     Skipped,
     /// This builder does not have the file.
     NoLocalFile,
@@ -95,6 +97,10 @@ pub async fn upload(context: UploadContext, pending: PendingUpload) -> UploadOut
         shell_type: build.shell_type.clone(),
         ..ImageUpload::new(UploadState::Uploading, now)
     };
+    if !context.build_env.config_status.may_begin(&context.config).await {
+        debug!(target: "nodepool.builder.UploadWorker", %image, %provider, "upload postponed: the configuration has changed");
+        return UploadOutcome::Skipped;
+    }
     let mut grant = match context.store.begin_upload(lock_key, started.clone()).await {
         Ok(grant) => grant,
         Err(WriteError::Contended | WriteError::Conflict) => return UploadOutcome::Skipped,

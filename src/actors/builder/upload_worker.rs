@@ -92,6 +92,7 @@ impl UploadWorker {
                 provider,
                 reply: ctx.address().recipient(),
             },
+            config: self.deps.config.clone(),
             image,
             hook_timeout: self.deps.hook_timeout,
         };

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use actix::{
+    Actor, ActorFutureExt, ActorStreamExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture, WrapStream,
+};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -14,6 +16,7 @@ use super::leak_worker::{LeakWorker, LeakWorkerDeps};
 use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::LoadedConfig;
+use crate::actors::process::config_status::ConfigStatus;
 use crate::actors::process::config_watch::ConfigWatch;
 use crate::actors::process::context::{ProcessContext, SessionEnd};
 use crate::actors::process::registration;
@@ -74,7 +77,7 @@ pub struct Launcher {
     context: Arc<ProcessContext>,
     store: Store,
     config: Arc<Config>,
-    watch: ConfigWatch,
+    config_status: ConfigStatus,
     panics: PanicWatch,
     providers: BTreeMap<ProviderName, ProviderHandle>,
     /// Replaced providers with calls in flight, which end with the session at the latest.
@@ -103,9 +106,9 @@ impl Launcher {
     fn new(context: Arc<ProcessContext>, store: Store, loaded: LoadedConfig, panics: PanicWatch) -> Self {
         Self {
             triggers: Triggers::new(store.mirror().clone()),
+            config_status: ConfigStatus::new(&context.options, &loaded),
             context,
             store,
-            watch: ConfigWatch::new(&loaded),
             config: loaded.config,
             providers: BTreeMap::new(),
             draining_providers: Vec::new(),
@@ -162,6 +165,7 @@ impl Launcher {
         let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
         missing.into_iter().for_each(|name| self.start_provider(name));
         if self.providers.len() > running {
+            self.follow_driver_files();
             self.sync_children(ctx);
         }
     }
@@ -266,13 +270,14 @@ impl Launcher {
         ctx.spawn(registering.into_actor(self));
     }
 
-    fn check_config(&mut self, ctx: &mut Context<Self>) {
-        let Some(polling) = self.watch.poll(&self.context.options) else { return };
-        ctx.spawn(polling.into_actor(self).map(|result, act, ctx| {
-            if let Some(loaded) = act.watch.complete_poll(result) {
-                act.reconfigure(loaded, ctx);
-            }
-        }));
+    fn watch_config(&mut self, ctx: &mut Context<Self>) {
+        self.follow_driver_files();
+        let loaded = ConfigWatch::new(self.config_status.clone()).into_stream().into_actor(self);
+        ctx.spawn(loaded.map(|loaded, act, ctx| act.reconfigure(loaded, ctx)).finish());
+    }
+
+    fn follow_driver_files(&self) {
+        self.config_status.set_driver_files(providers::driver_files(&self.config, &self.providers));
     }
 
     fn reconfigure(&mut self, loaded: LoadedConfig, ctx: &mut Context<Self>) {
@@ -291,6 +296,7 @@ impl Launcher {
         if !changes.is_empty() {
             self.sync_children(ctx);
         }
+        self.follow_driver_files();
     }
 
     /// Starts, stops and reconfigures child actors to match the configuration and the running providers.
@@ -441,7 +447,7 @@ impl Actor for Launcher {
         self.reconcile(ctx);
         Self::start_reconciler(ctx);
         self.context.ready.send_replace(true);
-        ctx.run_interval(self.context.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        self.watch_config(ctx);
         let retry = self.context.options.provider_retry.to_duration();
         ctx.run_interval(retry, |act, ctx| act.start_missing_providers(ctx));
         ctx.run_interval(self.context.options.watermark_sleep.to_duration(), |act, _| act.triggers.requeue_now());
@@ -499,7 +505,7 @@ impl Handler<Dump> for Launcher {
             "min_ready": self.min_ready.open_requests(),
             "connected": self.triggers.snapshot().connected,
             "nodes": self.triggers.snapshot().node_count(),
-            "config_broken": self.watch.is_broken(),
+            "config_broken": self.config_status.is_broken(),
         }))
     }
 }

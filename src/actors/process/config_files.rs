@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tracing::{error, warn};
 
+use super::context::LauncherOptions;
 use super::files::{self, ConfigFileSource, FileStamp};
 use nodepool_model::config::Config;
 use nodepool_model::config::resolve::{Source, resolve};
@@ -65,6 +66,13 @@ pub struct ConfigStamp {
     secure: Option<FileStamp>,
 }
 
+impl ConfigStamp {
+    /// Whether no file is missing. A missing file may be about to be replaced.
+    pub fn is_complete(&self, options: &LauncherOptions) -> bool {
+        self.main.is_some() && self.secure.is_some() == options.secure.is_some()
+    }
+}
+
 /// Loads the main file and the secure file, if any. `built` names the drivers of this program.
 pub async fn load(
     files: &ConfigFileSource,
@@ -83,6 +91,11 @@ pub async fn stamp(files: &ConfigFileSource, main: &Path, secure: Option<&Path>)
         None => None,
     };
     ConfigStamp { main, secure }
+}
+
+/// Current state of a process's files.
+pub async fn stamp_of(options: &LauncherOptions) -> ConfigStamp {
+    stamp(&options.files, &options.config, options.secure.as_deref()).await
 }
 
 /// The top-level sections of a file except those in `without`, as equivalent YAML.

@@ -73,8 +73,8 @@ impl ProcessContext {
 }
 
 /// Threads of the process; their number is constant. Root actors run on the arbiter of the actix system. Dumps and
-/// notifications to the service manager have a thread of their own, and so do signals that stop the process: no other
-/// actor can block them.
+/// notifications to the service manager have a thread of their own, and so do file events, and signals that stop the
+/// process: no other actor can block them.
 #[derive(Clone)]
 pub struct ArbiterHandles {
     /// Arbiter of the actix system.
@@ -104,7 +104,7 @@ pub struct LauncherOptions {
     pub webapp: bool,
     /// Interval of the periodic reconcile run, in case an event was missed.
     pub watermark_sleep: Seconds,
-    /// Interval of polling the files: one second as in Nodepool 11, except in simulations.
+    /// Interval of polling the files, in case events were missed: one second as in Nodepool 11, except in simulations.
     pub config_check: Seconds,
     /// Retry interval for providers that failed to start.
     pub provider_retry: Seconds,

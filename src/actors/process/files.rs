@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -76,6 +77,28 @@ impl FileStamp {
         let mut hasher = DefaultHasher::new();
         bytes.hash(&mut hasher);
         Self { modified, bytes: bytes.len() as u64, contents: hasher.finish() }
+    }
+}
+
+/// State of a file that another part of the program reads. It detects changes without reading the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataStamp {
+    file: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl MetadataStamp {
+    /// `None` if there is no such file.
+    pub fn read(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self {
+            file: (metadata.dev(), metadata.ino()),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
 use super::config_files::{LoadError, LoadedConfig};
+use super::config_status::ConfigStatus;
 use super::config_watch::ConfigWatch;
 use super::context::{
     ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest, VERSION,
@@ -477,21 +478,11 @@ async fn connect(
     loaded: &mut LoadedConfig,
     mut is_first: bool,
 ) -> Result<Arc<RealConnection>, ConnectError> {
-    let mut watch = ConfigWatch::new(loaded);
+    let mut watch = ConfigWatch::new(ConfigStatus::new(&context.options, loaded));
     loop {
         let connecting = async {
             let options = ConnectOptions::from_config(&loaded.config.zookeeper)?;
             connect_until(options, std::future::pending()).await
-        };
-        let changed = async {
-            loop {
-                tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
-                if let Some(poll) = watch.poll(&context.options)
-                    && let Some(changed) = watch.complete_poll(poll.await)
-                {
-                    return changed;
-                }
-            }
         };
         let changed_config = tokio::select! {
             connected = connecting => match connected {
@@ -502,7 +493,7 @@ async fn connect(
                     None
                 }
             },
-            changed = changed => Some(changed),
+            changed = watch.next() => Some(changed),
         };
         match changed_config {
             Some(changed) => {
@@ -512,8 +503,7 @@ async fn connect(
             None => {
                 tokio::time::sleep(MAX_RETRY_INTERVAL).await;
                 *loaded = newest_config(context, loaded.clone()).await;
-                // The previous watch may have a cancelled poll.
-                watch = ConfigWatch::new(loaded);
+                watch = ConfigWatch::new(ConfigStatus::new(&context.options, loaded));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::jobs::ProviderHandle;
 use super::task_manager::{TaskManager, TaskManagerDeps};
+use crate::actors::process::config_status::DriverFiles;
 use nodepool_driver::driver::Driver;
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::{Config, ProviderConfig};
@@ -28,10 +29,19 @@ pub fn providers_to_reopen(
 ) -> Vec<ProviderName> {
     let same = now.providers.iter().filter(|(name, section)| before.providers.get(*name) == Some(*section));
     let needs_reopen = |name: &ProviderName| match running.get(name) {
-        Some(handle) => handle.needs_reopen.as_ref().is_some_and(|hook| (hook.0)()),
+        Some(handle) => handle.needs_reopen.as_ref().is_some_and(|hook| (hook.check)()),
         None => true,
     };
     same.map(|(name, _)| name).filter(|name| needs_reopen(name)).cloned().collect()
+}
+
+/// Files that the drivers of these providers read besides their sections.
+pub fn driver_files(config: &Config, running: &BTreeMap<ProviderName, ProviderHandle>) -> DriverFiles {
+    let failed = config.providers.iter().filter(|(name, _)| !running.contains_key(*name));
+    DriverFiles {
+        running: running.values().filter_map(|handle| handle.needs_reopen.clone()).collect(),
+        failed: failed.flat_map(|(_, section)| nodepool_drivers::files(section)).collect(),
+    }
 }
 
 /// Starts the TaskManager of an opened driver.

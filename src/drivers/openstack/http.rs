@@ -97,17 +97,22 @@ pub struct FileStamps(Vec<Option<(SystemTime, u64)>>);
 
 impl FileStamps {
     pub fn read(settings: &CloudSettings) -> Self {
-        let bundle = match &settings.verify {
-            Verify::Bundle(path) => Some(path),
-            Verify::System | Verify::Off => None,
-        };
-        let own = settings.certificate.iter().flat_map(|own| std::iter::once(&own.certificate).chain(&own.key));
         let stamp = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok()?;
             Some((metadata.modified().ok()?, metadata.len()))
         };
-        Self(bundle.into_iter().chain(own).map(stamp).collect())
+        Self(files_of(settings).map(stamp).collect())
     }
+}
+
+/// The authority, certificate and key that a cloud's settings name.
+pub fn files_of(settings: &CloudSettings) -> impl Iterator<Item = &PathBuf> {
+    let bundle = match &settings.verify {
+        Verify::Bundle(path) => Some(path),
+        Verify::System | Verify::Off => None,
+    };
+    let own = settings.certificate.iter().flat_map(|own| std::iter::once(&own.certificate).chain(&own.key));
+    bundle.into_iter().chain(own)
 }
 
 /// HTTP connection to one cloud.

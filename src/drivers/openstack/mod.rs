@@ -14,6 +14,7 @@ pub(crate) mod request_body;
 #[cfg(test)]
 mod test_settings;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -59,6 +60,11 @@ pub struct OpenStack {
 
 pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Diagnostic>> {
     open_with(section, &ConfigPaths::from_process())
+}
+
+/// Files that a provider reads besides its section, before it is opened.
+pub fn files() -> Vec<PathBuf> {
+    ConfigPaths::from_process().files().cloned().collect()
 }
 
 /// Opens the driver with explicit paths of clouds.yaml and its companion files, for tests and other callers.
@@ -162,7 +168,8 @@ impl Driver for OpenStack {
     fn needs_reopen(&self) -> Option<NeedsReopen> {
         let (context, config_paths, file_stamps) =
             (self.context.clone(), self.config_paths.clone(), self.file_stamps.clone());
-        Some(NeedsReopen(Arc::new(move || {
+        let files = self.config_paths.files().chain(http::files_of(&self.context.cloud)).cloned().collect();
+        let check = Arc::new(move || {
             let (cloud, region) = (context.settings.cloud.as_deref(), context.settings.region.as_deref());
             // A reopened provider could not use an invalid file, so the provider keeps its settings until it is valid.
             let now = openstack_clouds::load(&config_paths, openstack_clouds::CloudSelector { cloud, region });
@@ -171,7 +178,8 @@ impl Driver for OpenStack {
                     || FileStamps::read(&loaded.settings) != *file_stamps && is_usable(loaded.settings.clone());
                 loaded.settings != *context.cloud || is_renewed()
             })
-        })))
+        });
+        Some(NeedsReopen { files, check })
     }
 
     fn statsd_address(&self) -> Option<StatsdAddress> {
@@ -353,12 +361,12 @@ mod tests {
         let config_paths = ConfigPaths { clouds: vec![path("clouds.yaml")], ..ConfigPaths::default() };
         for file in &files {
             let needs_reopen = open_with(section, &config_paths).unwrap().needs_reopen().unwrap();
-            assert!(!(needs_reopen.0)());
+            assert!(!(needs_reopen.check)());
             let before = fs::read_to_string(file).unwrap();
             fs::write(file, &before[..before.len() / 2]).unwrap();
-            assert!(!(needs_reopen.0)(), "{file:?} is being written");
+            assert!(!(needs_reopen.check)(), "{file:?} is being written");
             fs::write(file, format!("{before}\n")).unwrap();
-            assert!((needs_reopen.0)(), "{file:?}");
+            assert!((needs_reopen.check)(), "{file:?}");
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::in_process_launcher::{InProcessDaemon, until, zookeeper};
 use bytes::Bytes;
 use image_cloud::ImageCloud;
 use nodepool::actors::builder::builder::{BuilderOptions, BuilderSetup, run_session};
+use nodepool::actors::process::config_files::LoadedConfig;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::provider::providers::ExtraDrivers;
 use nodepool::actors::runtime::clock;
@@ -268,10 +269,15 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Edits the configuration file, which the builder polls every second. Returns when the builder has loaded it.
+    /// Edits the configuration file. Returns when the builder has loaded it.
     pub async fn reconfigure(&self, yaml: String) {
         let before = self.process.shared.active_config();
         std::fs::write(&self.process.file, yaml).unwrap();
+        self.until_reconfigured(before).await;
+    }
+
+    /// Waits for a configuration other than `before`.
+    pub async fn until_reconfigured(&self, before: Option<LoadedConfig>) {
         until("the new configuration", async || match (&before, &self.process.shared.active_config()) {
             (Some(before), Some(now)) => !Arc::ptr_eq(&before.config, &now.config),
             (before, now) => before.is_none() && now.is_some(),
