@@ -1,4 +1,5 @@
-//! Replies to own writes that arrive after the events of later foreign writes: the snapshot keeps the later state.
+//! Replies to own writes that arrive late: after the events of these writes, which the snapshot shows at once or not at
+//! all, and after the events of later foreign writes, which it keeps.
 //!
 //! ZooKeeper is in memory, and time is real.
 
@@ -107,4 +108,37 @@ async fn a_node_deleted_before_its_create_reply_stays_deleted() {
     let (registered, ()) = join(harness.store.register(ready()), others).await;
     registered.unwrap();
     assert_eq!(harness.store.mirror().snapshot().node_count(), 0);
+}
+
+// Regression: the deletion of a request was visible before its node was idle, which the same transaction had written.
+#[tokio::test]
+async fn the_changes_of_one_transaction_become_visible_together() {
+    let harness = start_harness().await;
+    let (request, node, later) = (RequestId::from("900-0000000001"), NodeId::from("0000000001"), NodeId::from("2"));
+    let mut allocated = ready();
+    allocated.allocated_to = Some(request.clone());
+    let record = NodeRequest::new(vec!["a".into()], "tester", Timestamp(1.0));
+    let create = async |path: String, data: Vec<u8>| {
+        harness.other.create(&path, data.into(), CreateMode::Persistent).await.unwrap();
+    };
+    create(paths::request(&request), json::to_bytes(&record)).await;
+    create(paths::node(&node), json::to_bytes(&allocated)).await;
+    harness.wait_for_snapshot("no snapshot shows the node", |snapshot| snapshot.node(&node).is_some()).await;
+    let snapshot = harness.store.mirror().snapshot();
+    let idle = snapshot.node(&node).unwrap().change(node.clone(), |record| record.allocated_to = None);
+    let others = async {
+        while harness.other.exists(&paths::request(&request)).await.unwrap().is_some() {
+            tokio::task::yield_now().await;
+        }
+        // The events of the transaction precede this one.
+        create(paths::node(&later), json::to_bytes(&ready())).await;
+        harness.wait_for_snapshot("no snapshot shows the later node", |snapshot| snapshot.node(&later).is_some()).await;
+        let snapshot = harness.store.mirror().snapshot();
+        assert!(snapshot.request(&request).is_some() && !snapshot.node(&node).unwrap().record.is_idle());
+        harness.release_replies.send_replace(true);
+    };
+    let (written, ()) = join(harness.store.finish_min_ready(&request, vec![idle]), others).await;
+    written.unwrap();
+    let snapshot = harness.store.mirror().snapshot();
+    assert!(snapshot.request(&request).is_none() && snapshot.node(&node).unwrap().record.is_idle());
 }

@@ -63,11 +63,15 @@ pub struct Participants {
     pub tenant_limit: bool,
     /// The provider that only one launcher serves has a second pool.
     pub second_pool: bool,
+    /// The label `b` has `min-ready`, too.
+    pub second_min_ready: bool,
 }
 
 /// `max-ready-age` of the label `a` and `max-hold-age`, in seconds. Most nodes are held for longer.
 const READY_AGE: u32 = 300;
 const HOLD_AGE: u32 = 120;
+/// `min-ready` of the label `b`, in runs in which it has one.
+const SECOND_MIN_READY: usize = 1;
 /// Cores of each server.
 pub const CORES: usize = 2;
 
@@ -83,6 +87,7 @@ impl Participants {
             max_ages: rng.gen_bool(0.3),
             tenant_limit: rng.gen_bool(0.3),
             second_pool: rng.gen_bool(0.3),
+            second_min_ready: rng.gen_bool(0.3),
         }
     }
 
@@ -175,6 +180,12 @@ impl Launcher {
         limits
     }
 
+    /// `min-ready` of its labels.
+    pub fn min_ready(&self, sizes: ReloadSizes, participants: Participants) -> [(&'static str, usize); 2] {
+        let second = if participants.second_min_ready { SECOND_MIN_READY } else { 0 };
+        [(LABELS[0], sizes.min_ready), (LABELS[1], second)]
+    }
+
     pub fn yaml(&self, sizes: ReloadSizes, participants: Participants) -> String {
         let limit = |servers: usize| match participants.core_limits {
             true => json!({"max-cores": servers * CORES}),
@@ -206,7 +217,8 @@ impl Launcher {
         };
         let is_served = |name: &&&str| **name == self.own_provider || sizes.removed != Some(RemovedSection::Provider);
         let mut sections: Vec<Value> = self.providers.iter().filter(is_served).map(section).collect();
-        let mut labels = vec![json!({"name": "a", "min-ready": sizes.min_ready}), json!({"name": "b"})];
+        let label = |(name, number)| json!({"name": name, "min-ready": number});
+        let mut labels: Vec<Value> = self.min_ready(sizes, participants).map(label).into();
         if participants.max_ages {
             labels[0]["max-ready-age"] = READY_AGE.into();
         }

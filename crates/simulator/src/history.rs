@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::configuration::{PROVIDERS, Participants};
+use super::min_ready::MinReadyChecker;
 use bytes::Bytes;
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::{
@@ -25,6 +26,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use testkit::history_checker::record_schema;
+use zookeeper_server::types::Stat;
 
 /// Clones share the history.
 #[derive(Clone, Default)]
@@ -34,6 +36,7 @@ pub struct RunHistory(Arc<Mutex<RunState>>);
 struct RunState {
     checker: InvariantChecker,
     images: ImageInvariantChecker,
+    min_ready: MinReadyChecker,
     data: FxHashMap<String, Bytes>,
     /// Limits in the configuration files, and limits that the invariant checker has observed.
     limits: BTreeMap<PoolId, usize>,
@@ -88,8 +91,19 @@ impl RunHistory {
         self.0.lock().unwrap().record_violations(vec![violation]);
     }
 
+    /// Names the launcher that opened a session.
+    pub fn session(&self, session: i64, launcher: &'static str) {
+        self.0.lock().unwrap().min_ready.session(session, launcher);
+    }
+
+    /// A launcher is configured with this `min-ready` from now on.
+    pub fn min_ready(&self, launcher: &'static str, label: &LabelName, number: usize) {
+        self.0.lock().unwrap().min_ready.configure(launcher, label, number);
+    }
+
     /// Records a change of a znode; `None` means that it was deleted.
-    pub fn znode(&self, path: &str, data: Option<&Bytes>) {
+    pub fn znode(&self, path: &str, znode: Option<&(Bytes, Stat)>) {
+        let (data, owner) = (znode.map(|(data, _)| data), znode.map_or(0, |(_, stat)| stat.ephemeral_owner));
         let mut state = self.0.lock().unwrap();
         if state.data.get(path) == data {
             return;
@@ -118,15 +132,21 @@ impl RunHistory {
                 } else {
                     record(data)
                 };
+                state.min_ready.node(&id, node.as_ref());
                 state.checker.observe(Observation::Node(&id, node.as_ref()))
             }
             paths::ZnodePath::Request(id) => {
                 let checked_fields_only = state.keeps_checked_fields_only;
                 let request =
                     if checked_fields_only { record::<RequestFields>(data).map(From::from) } else { record(data) };
+                let found = state.min_ready.request(&id, owner, request.as_ref());
+                state.record_violations(found);
                 state.checker.observe(Observation::Request(&id, request.as_ref()))
             }
             paths::ZnodePath::NodeContender(id, name) => {
+                if data.is_some() {
+                    state.min_ready.node_locked(&id);
+                }
                 state.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))
             }
             paths::ZnodePath::RequestContender(id, _) => {

@@ -10,6 +10,7 @@ pub mod configuration;
 pub mod faults;
 pub mod history;
 pub mod liveness;
+pub mod min_ready;
 pub mod minimize;
 pub mod network;
 pub mod nodepool11_model;
@@ -115,7 +116,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
     let mut rng = StdRng::seed_from_u64(seed);
     let zookeeper = MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64);
     let observer = history.clone();
-    zookeeper.observe(Box::new(move |path, data| observer.znode(path, data)));
+    zookeeper.observe(Box::new(move |path, znode| observer.znode(path, znode)));
     let clouds = Clouds::new(seed, history.clone());
     let participants = Participants::draw(seed);
     if participants.small_transactions {

@@ -190,6 +190,9 @@ impl Configured {
         for (pool, servers) in self.launcher.limits(sizes, self.participants) {
             self.history.limit(&pool, servers, CONFIG_GRACE_PERIOD);
         }
+        for (label, number) in self.launcher.min_ready(sizes, self.participants) {
+            self.history.min_ready(self.launcher.name, &label.into(), number);
+        }
         self.reload_sizes.set(sizes);
         self.written.set(Instant::now());
     }
@@ -224,7 +227,7 @@ pub fn launcher(
         written,
     };
     configured.set(ReloadSizes::default());
-    let (clouds, history) = (clouds.clone(), history.clone());
+    let (clouds, history, sessions) = (clouds.clone(), history.clone(), history.clone());
     let handle = keep_running(launcher.name, zookeeper, move |budget| {
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
@@ -236,7 +239,12 @@ pub fn launcher(
         let process =
             InProcessDaemon::with_identity(Identity::named(launcher.name), "", tune, Some(clouds.drivers(budget)));
         actix_rt::spawn(check_launcher(launcher.name, process.shared.clone(), budget.clone(), history.clone()));
-        Started { process, run: Box::new(|process, zk| process.run_on(zk)) }
+        let sessions = sessions.clone();
+        let run = move |process: &mut InProcessDaemon, zk: Zk| {
+            sessions.session(zk.session_id(), launcher.name);
+            process.run_on(zk)
+        };
+        Started { process, run: Box::new(run) }
     });
     (handle, configured)
 }

@@ -139,8 +139,11 @@ impl ConfigStatus {
             if seen.config != state.active || seen.drivers == state.checked {
                 return false;
             }
-            let is_changed = |path: &PathBuf| {
-                state.checked.get(path).is_some_and(|before| seen.drivers.get(path).is_some_and(|now| now != before))
+            let is_changed = |path: &PathBuf| match (state.checked.get(path), seen.drivers.get(path)) {
+                (Some(before), Some(now)) => now != before,
+                // The file may have appeared since the provider failed to start.
+                (None, Some(now)) => now.is_some(),
+                _ => false,
             };
             if state.drivers.failed.iter().any(is_changed) {
                 return true;

@@ -49,8 +49,8 @@ struct ServerState {
     max_transaction_bytes: usize,
 }
 
-/// Called with each znode that a transaction changed and its new data; `None` if it was deleted.
-pub type Observer = Box<dyn FnMut(&str, Option<&Bytes>) + Send>;
+/// Called with each znode that a transaction changed, and its new data and metadata; `None` if it was deleted.
+pub type Observer = Box<dyn FnMut(&str, Option<&(Bytes, Stat)>) + Send>;
 
 /// A request that waits until the session is resumed.
 type QueuedRequest = Box<dyn FnOnce(&mut ServerState) + Send>;
@@ -276,8 +276,7 @@ impl ServerState {
                 continue;
             }
             notified.push(path);
-            let data = self.tree.get(path).ok().map(|(data, _)| data);
-            observer(path, data.as_ref());
+            observer(path, self.tree.get(path).ok().as_ref());
         }
     }
 

@@ -31,8 +31,8 @@ pub(crate) struct Follower {
     roots: &'static [&'static str],
     state: Arc<Mutex<State>>,
     reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
-    /// Records that another process wrote at the same time.
-    to_read: mpsc::UnboundedReceiver<String>,
+    /// Reads of records that another process wrote at the same time.
+    to_read: mpsc::UnboundedReceiver<FollowUp>,
     /// Notified when an own write was applied.
     own_write_applied: Arc<Notify>,
     /// Notified when ZooKeeper was rolled back to an older state.
@@ -52,7 +52,7 @@ impl Follower {
         zk: Zk,
         roots: &'static [&'static str],
         state: Arc<Mutex<State>>,
-        to_read: mpsc::UnboundedReceiver<String>,
+        to_read: mpsc::UnboundedReceiver<FollowUp>,
         own_write_applied: Arc<Notify>,
         rolled_back: Arc<Notify>,
     ) -> Self {
@@ -68,7 +68,7 @@ impl Follower {
         let mut session = pin!(session_states(session));
         let mut own_writes_applied = pin!(notifications(self.own_write_applied.clone()));
         loop {
-            let (mut batch, mut answers, mut foreign_writes) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut batch, mut answers, mut due_reads) = (Vec::new(), Vec::new(), Vec::new());
             let mut is_reconnected = false;
             tokio::select! {
                 biased;
@@ -84,7 +84,7 @@ impl Follower {
                     batch.push(event);
                 }
                 Some(answer) = self.reads.next(), if !self.reads.is_empty() => answers.push(answer),
-                Some(path) = self.to_read.recv() => foreign_writes.push(path),
+                Some(read) = self.to_read.recv() => due_reads.push(read),
                 Some(()) = own_writes_applied.next() => {}
             }
             // A burst is applied as a whole before it is published.
@@ -94,7 +94,7 @@ impl Follower {
             while let Some(Some(answer)) = self.reads.next().now_or_never() {
                 answers.push(answer);
             }
-            if self.process_batch(batch, answers, foreign_writes, is_reconnected).await == Reread::StoreRolledBack {
+            if self.process_batch(batch, answers, due_reads, is_reconnected).await == Reread::StoreRolledBack {
                 break;
             }
         }
@@ -105,12 +105,12 @@ impl Follower {
         &mut self,
         batch: Vec<WatchEvent>,
         answers: Vec<ReadDone>,
-        foreign_writes: Vec<String>,
+        due_reads: Vec<FollowUp>,
         is_reconnected: bool,
     ) -> Reread {
         let has_gap = is_reconnected || batch.iter().any(|event| event.kind == EventKind::Resync);
-        let follow_ups = lock(&self.state).apply_batch(batch, answers, foreign_writes);
-        for follow_up in follow_ups {
+        let follow_ups = lock(&self.state).apply_batch(batch, answers);
+        for follow_up in due_reads.into_iter().chain(follow_ups) {
             match follow_up {
                 FollowUp::Read(path, generation) => {
                     let reply = self.zk.get(&path);
@@ -226,8 +226,8 @@ fn notifications(notify: Arc<Notify>) -> impl Stream<Item = ()> {
     })
 }
 
-/// A read that a batch requires.
-enum FollowUp {
+/// A read that a batch or the end of an own write requires.
+pub(super) enum FollowUp {
     Read(String, u64),
     /// The reply to the last attempt was lost.
     Retry(String, u64),
@@ -235,15 +235,8 @@ enum FollowUp {
 
 impl State {
     /// Applies the events first: the reply to a read of a deleted record is worthless.
-    fn apply_batch(
-        &mut self,
-        batch: Vec<WatchEvent>,
-        answers: Vec<ReadDone>,
-        foreign_writes: Vec<String>,
-    ) -> Vec<FollowUp> {
-        let mut follow_ups: Vec<FollowUp> =
-            foreign_writes.iter().filter_map(|path| self.begin_read(path, &paths::parse(path))).collect();
-        follow_ups.extend(batch.iter().filter_map(|event| self.on_event(event)));
+    fn apply_batch(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>) -> Vec<FollowUp> {
+        let mut follow_ups: Vec<FollowUp> = batch.iter().filter_map(|event| self.on_event(event)).collect();
         follow_ups.extend(answers.into_iter().filter_map(|answer| self.on_read(answer)));
         follow_ups
     }
@@ -253,18 +246,27 @@ impl State {
             EventKind::Created => self.on_created(&event.path),
             EventKind::DataChanged if self.own_writes.on_event(&event.path) => None,
             EventKind::DataChanged => self.begin_read(&event.path, &paths::parse(&event.path)),
+            // The other changes of its transaction are not visible yet.
+            EventKind::Deleted if self.own_writes.on_deleted(&event.path) => None,
             EventKind::Deleted => {
-                let parsed = paths::parse(&event.path);
-                if !self.defer_unlock(&event.path, &parsed) {
-                    self.remove_parsed(&event.path, parsed);
-                }
+                self.on_deleted(&event.path);
                 None
             }
             EventKind::ChildrenChanged | EventKind::Resync => None,
         }
     }
 
+    pub(super) fn on_deleted(&mut self, path: &str) {
+        let parsed = paths::parse(path);
+        if !self.defer_unlock(path, &parsed) {
+            self.remove_parsed(path, parsed);
+        }
+    }
+
     fn on_created(&mut self, path: &str) -> Option<FollowUp> {
+        if self.own_writes.on_created(path) {
+            self.on_deleted(path);
+        }
         match paths::parse(path) {
             // An own creation: every later change of it has its own event.
             ZnodePath::Node(id) if self.snapshot.node(&id).is_some() => {}
@@ -305,7 +307,7 @@ impl State {
     }
 
     /// Requests a re-read of a record. At most one read per path is in flight; a change meanwhile causes one more.
-    fn begin_read(&mut self, path: &str, parsed: &ZnodePath) -> Option<FollowUp> {
+    pub(super) fn begin_read(&mut self, path: &str, parsed: &ZnodePath) -> Option<FollowUp> {
         if !is_tracked_record(parsed) {
             return None;
         }

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tracing::info;
 
 use super::bulk;
-use super::follower::Follower;
+use super::follower::{FollowUp, Follower};
 use super::own_writes::{OwnWriteTracker, PendingWrite};
 use crate::Zk;
 use crate::paths::{self, ZnodePath};
@@ -36,7 +36,7 @@ pub const ROOTS: [&str; 5] = [paths::NODES, paths::REQUESTS, paths::REQUEST_LOCK
 /// The snapshot as the session observes it, published whenever it changes.
 pub struct Mirror {
     state: Arc<Mutex<State>>,
-    /// Notified when an own write was applied that is not published yet.
+    /// Notified when an own write was applied that is not published yet, or a deletion of a failed one.
     own_write_applied: Arc<Notify>,
     rolled_back: Arc<Notify>,
     follower: JoinHandle<()>,
@@ -98,8 +98,8 @@ pub(super) struct State {
     pub(super) next_generation: u64,
     pub(super) tombstones: Tombstones,
     pub(super) own_writes: OwnWriteTracker,
-    /// Paths for the follower to read, at most one per write that just ended.
-    pub(super) foreign_writes: mpsc::UnboundedSender<String>,
+    /// Reads for the follower to send, at most one per record of a write that just ended.
+    pub(super) due_reads: mpsc::UnboundedSender<FollowUp>,
     /// Revision of the published snapshot; `None` when the mirror is dropped.
     pub(super) revisions: Option<watch::Sender<u64>>,
     /// Woken at each publication, as long as their owners exist.
@@ -166,27 +166,41 @@ impl Tombstones {
 /// without `done` counts as failed.
 pub struct OwnWrite {
     state: Arc<Mutex<State>>,
+    own_write_applied: Arc<Notify>,
     pending: Option<PendingWrite>,
+    deletions: Vec<String>,
 }
 
 impl OwnWrite {
+    /// Must be called before the write is sent, if it also deletes znodes. Their events may arrive before the reply;
+    /// without this they would become visible before the other changes of the transaction.
+    pub fn with_deletions(mut self, paths: Vec<String>) -> Self {
+        lock(&self.state).own_writes.begin_deletions(&paths);
+        self.deletions = paths;
+        self
+    }
+
     /// The write succeeded, and its records have been applied to the snapshot.
     pub fn done(mut self) {
-        if let Some(pending) = self.pending.take() {
-            let mut state = lock(&self.state);
-            let foreign_writes = state.own_writes.done(pending);
-            state.request_reads(foreign_writes);
+        self.end(OwnWriteTracker::done);
+    }
+
+    fn end(&mut self, count: impl FnOnce(&mut OwnWriteTracker, PendingWrite) -> Vec<String>) {
+        let Some(pending) = self.pending.take() else { return };
+        let mut state = lock(&self.state);
+        let foreign_writes = count(&mut state.own_writes, pending);
+        state.request_reads(foreign_writes);
+        // After the reads have begun: a deleted lock counts as held until its node is read.
+        for path in state.own_writes.end_deletions(std::mem::take(&mut self.deletions)) {
+            state.on_deleted(&path);
+            self.own_write_applied.notify_one();
         }
     }
 }
 
 impl Drop for OwnWrite {
     fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            let mut state = lock(&self.state);
-            let foreign_writes = state.own_writes.failed(pending);
-            state.request_reads(foreign_writes);
-        }
+        self.end(OwnWriteTracker::failed);
     }
 }
 
@@ -227,14 +241,14 @@ impl Mirror {
             subtree.replace_in(&mut snapshot);
         }
         report_unreadable(&snapshot);
-        let (foreign_writes, to_read) = mpsc::unbounded_channel();
+        let (due_reads, to_read) = mpsc::unbounded_channel();
         let state = Arc::new(Mutex::new(State {
             snapshot: Arc::new(snapshot),
             reads: FxHashMap::default(),
             next_generation: 0,
             tombstones: Tombstones::default(),
             own_writes: OwnWriteTracker::default(),
-            foreign_writes,
+            due_reads,
             revisions: Some(watch::Sender::new(0)),
             wakers: Vec::new(),
             transition_stream: None,
@@ -303,11 +317,17 @@ impl Mirror {
     /// Must be called before a write is sent that sets the data of these records.
     pub fn begin_write(&self, paths: Vec<String>) -> OwnWrite {
         let pending = Some(lock(&self.state).own_writes.begin_write(paths));
-        OwnWrite { state: self.state.clone(), pending }
+        OwnWrite {
+            state: self.state.clone(),
+            own_write_applied: self.own_write_applied.clone(),
+            pending,
+            deletions: Vec::new(),
+        }
     }
 
     /// Applies an own write to the snapshot, before the writer receives the result, so that a pool that has just begun
-    /// three nodes counts three.
+    /// three nodes counts three. All changes of one transaction belong in one call, because readers observe the result
+    /// of each call.
     pub fn apply_own_write(&self, change: impl FnOnce(&mut SnapshotUpdate<'_>)) {
         let mut state = lock(&self.state);
         change(&mut SnapshotUpdate { state: &mut state });
@@ -392,10 +412,12 @@ impl State {
         self.wakers.retain(|waker| waker.upgrade().inspect(|waker| waker.wake()).is_some());
     }
 
-    fn request_reads(&self, paths: Vec<String>) {
+    fn request_reads(&mut self, paths: Vec<String>) {
         for path in paths {
-            // Sending fails only without a follower, and then the snapshot has no readers.
-            let _ = self.foreign_writes.send(path);
+            if let Some(read) = self.begin_read(&path, &paths::parse(&path)) {
+                // Sending fails only without a follower, and then the snapshot has no readers.
+                let _ = self.due_reads.send(read);
+            }
         }
     }
 

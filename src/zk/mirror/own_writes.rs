@@ -4,6 +4,9 @@
 //! but they may overtake the reply to the write that caused them. So events are counted: for each successful own write,
 //! the earliest event counts as its own. If another process wrote too, at least the last event is left over and causes
 //! a read. A failed write has no event.
+//!
+//! A transaction may change some znodes and delete others. The events of its deletions wait for the reply, so that all
+//! its changes become visible at once.
 
 use rustc_hash::FxHashMap;
 
@@ -12,6 +15,8 @@ pub struct OwnWriteTracker {
     /// Changes when events may have been lost: earlier counts are void.
     epoch: u64,
     paths: FxHashMap<String, WriteCount>,
+    /// Znodes that a write in flight deletes, and whether the event of the deletion has arrived.
+    deletions: FxHashMap<String, bool>,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +60,26 @@ impl OwnWriteTracker {
         true
     }
 
+    /// Must be called before a write is sent that deletes these znodes. It ends in `end_deletions`.
+    pub fn begin_deletions(&mut self, paths: &[String]) {
+        self.deletions.extend(paths.iter().map(|path| (path.clone(), false)));
+    }
+
+    /// The znode was deleted. If this returns true, the deletion has to wait for the reply to an own write.
+    pub fn on_deleted(&mut self, path: &str) -> bool {
+        self.deletions.get_mut(path).map(|has_arrived| *has_arrived = true).is_some()
+    }
+
+    /// The znode was created again. If this returns true, its deletion must not wait any longer.
+    pub fn on_created(&mut self, path: &str) -> bool {
+        self.deletions.get_mut(path).is_some_and(std::mem::take)
+    }
+
+    /// The write has ended. Returns the znodes that are known to be deleted.
+    pub fn end_deletions(&mut self, paths: Vec<String>) -> Vec<String> {
+        paths.into_iter().filter(|path| self.deletions.remove(path) == Some(true)).collect()
+    }
+
     /// The write succeeded. Returns the znodes to read, because another process wrote them too.
     pub fn done(&mut self, write: PendingWrite) -> Vec<String> {
         if write.epoch != self.epoch {
@@ -93,6 +118,7 @@ impl OwnWriteTracker {
     /// Voids the counts of events, because events may have been lost and everything is re-read.
     pub fn reset(&mut self) {
         self.epoch += 1;
+        self.deletions.values_mut().for_each(|has_arrived| *has_arrived = false);
         self.paths.retain(|_, count| {
             (count.early_events, count.expected_events) = (0, 0);
             count.in_flight > 0
@@ -168,6 +194,27 @@ mod tests {
         assert_eq!(tracker.done(open), [PATH]);
         assert!(!tracker.on_event(PATH));
         assert!(tracker.paths.is_empty());
+    }
+
+    #[test]
+    fn the_event_of_an_own_deletion_waits_for_the_reply() {
+        let mut tracker = OwnWriteTracker::default();
+        let paths = vec![PATH.to_owned(), "/nodepool/nodes/0000000002".to_owned()];
+        tracker.begin_deletions(&paths);
+        assert!(tracker.on_deleted(PATH));
+        assert_eq!(tracker.end_deletions(paths), [PATH]);
+        assert!(!tracker.on_deleted(PATH));
+        assert!(tracker.deletions.is_empty());
+    }
+
+    #[test]
+    fn a_znode_created_again_is_deleted_once() {
+        let mut tracker = OwnWriteTracker::default();
+        let paths = vec![PATH.to_owned()];
+        tracker.begin_deletions(&paths);
+        assert!(tracker.on_deleted(PATH));
+        assert!(tracker.on_created(PATH));
+        assert_eq!(tracker.end_deletions(paths), Vec::<String>::new());
     }
 
     #[test]

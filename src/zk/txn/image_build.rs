@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::store::{Store, release, unexpected_reply, write_error_of};
+use super::store::{Store, deleted_paths, release, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock};
 use crate::mirror::bulk;
 use crate::mirror::records::{Decoded, decode_versioned, versioned};
@@ -141,7 +141,7 @@ impl Store {
             if ends_request {
                 ops.push(Op::delete(&*request, -1));
             }
-            let own_write = self.mirror().begin_write(vec![path.clone()]);
+            let own_write = self.mirror().begin_write(vec![path.clone()]).with_deletions(deleted_paths(&ops));
             match self.zk().multi(ops).await {
                 Ok(replies) => {
                     let Some(OpReply::Set(stat)) = replies.first() else { return Err(unexpected_reply()) };

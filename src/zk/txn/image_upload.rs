@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::delete_tree::delete_tree_after;
 use super::image_build::TIMESTAMP_STEP;
-use super::store::{Store, release, unexpected_reply, write_error_of};
+use super::store::{Store, deleted_paths, release, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock};
 use crate::mirror::records::{Decoded, decode_versioned, versioned};
 use crate::paths;
@@ -184,7 +184,7 @@ impl Store {
         let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
         let path = paths::image_upload(&grant.key);
         let ops = vec![Op::set(&*path, json::to_bytes(record), grant.version), lock.release_op()];
-        let own_write = self.mirror().begin_write(vec![path.clone()]);
+        let own_write = self.mirror().begin_write(vec![path.clone()]).with_deletions(deleted_paths(&ops));
         match self.zk().multi(ops).await {
             Ok(replies) => {
                 let Some(OpReply::Set(stat)) = replies.first() else { return Err(unexpected_reply()) };

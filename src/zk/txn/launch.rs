@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::chunked_writes::{self, Writes};
 use super::delete_tree;
-use super::store::{LockDirAction, Store, UnlockedProof, unexpected_reply, write_error_of};
+use super::store::{LockDirAction, Store, UnlockedProof, deleted_paths, unexpected_reply, write_error_of};
 use crate::locks::lock::{self, Lock, PlannedLock};
 use crate::mirror::bulk;
 use crate::mirror::mirror::SnapshotUpdate;
@@ -75,12 +75,13 @@ impl Store {
             self.write_and_lock(ops, vec![self.request_unlocked_proof(&request.id, LockDirAction::Keep)]).await?;
         let lock = locks.pop().ok_or_else(unexpected_reply)?;
         let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unexpected_reply()) };
+        let ids = created_ids(&replies, nodes.len())?;
         self.mirror().apply_own_write(|update| {
             apply_contender(update, lock.path(), true);
             update.change_request(request.id, versioned(request.record, &stat));
+            add_nodes(update, &ids, nodes);
+            change_nodes(update, reuse, replies.into_iter().skip(1));
         });
-        let ids = self.apply_created_nodes(nodes, &replies)?;
-        self.apply_written_nodes(reuse, replies.into_iter().skip(1).collect());
         own_write.done();
         Ok(Claimed { lock, nodes: ids })
     }
@@ -130,8 +131,11 @@ impl Store {
         ops.extend(reuse.iter().flat_map(|node| self.node_unlocked_proof(&node.id, LockDirAction::Keep).ops()));
         ops.extend(created);
         let replies = self.zk().multi(ops).await.map_err(|error| write_error_of(&error))?;
-        let ids = self.apply_created_nodes(nodes, &replies)?;
-        self.apply_written_nodes(reuse, replies);
+        let ids = created_ids(&replies, nodes.len())?;
+        self.mirror().apply_own_write(|update| {
+            add_nodes(update, &ids, nodes);
+            change_nodes(update, reuse, replies);
+        });
         own_write.done();
         Ok(ids)
     }
@@ -170,8 +174,8 @@ impl Store {
         self.mirror().apply_own_write(|update| {
             locks.iter().for_each(|lock| apply_contender(update, lock.path(), true));
             update.change_request(request.id, versioned(request.record, &stat));
+            change_nodes(update, nodes, replies);
         });
-        self.apply_written_nodes(nodes, replies);
         own_write.done();
         let lock = locks.remove(0);
         Ok((lock, locks))
@@ -202,9 +206,10 @@ impl Store {
         let proofs = self.node_unlocked_proofs(&nodes);
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         let (locks, replies) = self.write_and_lock(ops, proofs).await?;
-        self.mirror()
-            .apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), true)));
-        self.apply_written_nodes(nodes, replies);
+        self.mirror().apply_own_write(|update| {
+            locks.iter().for_each(|lock| apply_contender(update, lock.path(), true));
+            change_nodes(update, nodes, replies);
+        });
         own_write.done();
         Ok(locks)
     }
@@ -214,7 +219,7 @@ impl Store {
         let ops = vec![lock.fence(), chunked_writes::write(&node)];
         let own_write = self.mirror().begin_write(vec![paths::node(&node.id)]);
         let replies = self.zk().multi(ops).await.map_err(|error| write_error_of(&error))?;
-        self.apply_written_nodes(vec![node], replies);
+        self.mirror().apply_own_write(|update| change_nodes(update, vec![node], replies));
         own_write.done();
         Ok(())
     }
@@ -261,22 +266,24 @@ impl Store {
         releases.extend(request_lock.iter().map(Lock::release_op));
         let is_requeued = request.as_ref().is_some_and(|change| change.record.state == RequestState::Requested);
         let directory = request_lock.as_ref().filter(|_| !is_requeued).map(|lock| Op::delete(lock.directory(), -1));
+        let own_write = own_write.with_deletions(deleted_paths(releases.iter().chain(&directory)));
         let replies = self.release_and_write(releases, directory, ops).await.map_err(|error| write_error_of(&error))?;
         let (locks, changes): (Vec<Lock>, Vec<Option<NodeChange>>) =
             nodes.into_iter().map(|node| (node.lock, node.change)).unzip();
         let locks: Vec<Lock> = locks.into_iter().chain(request_lock).collect();
-        self.mirror()
-            .apply_own_write(|update| locks.iter().for_each(|lock| apply_contender(update, lock.path(), false)));
-        locks.into_iter().for_each(Lock::mark_released);
         let changes: Vec<NodeChange> = changes.into_iter().flatten().collect();
         let request_stat = match (&request, replies.last()) {
             (Some(_), Some(OpReply::Set(stat))) => Some(*stat),
             _ => None,
         };
-        self.apply_written_nodes(changes, replies);
-        if let (Some(request), Some(stat)) = (request, request_stat) {
-            self.mirror().apply_own_write(|update| update.change_request(request.id, versioned(request.record, &stat)));
-        }
+        self.mirror().apply_own_write(|update| {
+            locks.iter().for_each(|lock| apply_contender(update, lock.path(), false));
+            change_nodes(update, changes, replies);
+            if let (Some(request), Some(stat)) = (request, request_stat) {
+                update.change_request(request.id, versioned(request.record, &stat));
+            }
+        });
+        locks.into_iter().for_each(Lock::mark_released);
         own_write.done();
         Ok(())
     }
@@ -307,9 +314,12 @@ impl Store {
         let mut ops: Vec<Op> = nodes.iter().map(chunked_writes::write).collect();
         let own_write = self.mirror().begin_write(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(Op::delete(&*path, -1));
+        let own_write = own_write.with_deletions(vec![path.clone()]);
         let replies = self.commit(proofs, ops).await?;
-        self.apply_written_nodes(nodes, replies);
-        self.mirror().apply_own_write(|update| update.remove(&path));
+        self.mirror().apply_own_write(|update| {
+            change_nodes(update, nodes, replies);
+            update.remove(&path);
+        });
         own_write.done();
         Ok(())
     }
@@ -349,6 +359,7 @@ impl Store {
     pub async fn remove_held(&self, lock: Lock, id: &NodeId) -> Result<(), WriteError> {
         let path = paths::node(id);
         let ops = vec![lock.release_op(), Op::delete(lock.directory(), -1), Op::delete(&*path, -1)];
+        let own_write = self.mirror().begin_write(Vec::new()).with_deletions(deleted_paths(&ops));
         match self.zk().multi(ops).await {
             Ok(_) => lock.mark_released(),
             // The lock directory has other children, such as waiting contenders: all are deleted with the record.
@@ -362,6 +373,7 @@ impl Store {
             Err(error) => return Err(write_error_of(&error)),
         }
         self.mirror().apply_own_write(|update| update.remove(&path));
+        own_write.done();
         Ok(())
     }
 
@@ -421,39 +433,35 @@ impl Store {
         replies.truncate(op_count);
         Ok((locks, replies))
     }
+}
 
-    /// Adds created nodes to the mirror, in the order of their replies; returns their ids.
-    fn apply_created_nodes(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
-        let created = replies.iter().filter_map(|reply| match reply {
-            OpReply::Created { path } => match paths::parse(path) {
-                ZnodePath::Node(id) => Some(id),
-                _ => None,
-            },
+/// The ids of the nodes that a transaction created, in the order of their records.
+fn created_ids(replies: &[OpReply], count: usize) -> Result<Vec<NodeId>, WriteError> {
+    let created = replies.iter().filter_map(|reply| match reply {
+        OpReply::Created { path } => match paths::parse(path) {
+            ZnodePath::Node(id) => Some(id),
             _ => None,
-        });
-        let created: Vec<_> = created.collect();
-        if created.len() != nodes.len() {
-            return Err(unexpected_reply());
-        }
-        self.mirror().apply_own_write(|update| {
-            for (id, node) in created.iter().zip(nodes) {
-                update.add_node(id.clone(), versioned(node, &Stat::of_new()));
-            }
-        });
-        Ok(created)
+        },
+        _ => None,
+    });
+    let created: Vec<_> = created.collect();
+    if created.len() == count { Ok(created) } else { Err(unexpected_reply()) }
+}
+
+fn add_nodes(update: &mut SnapshotUpdate<'_>, ids: &[NodeId], nodes: Vec<Node>) {
+    for (id, node) in ids.iter().zip(nodes) {
+        update.add_node(id.clone(), versioned(node, &Stat::of_new()));
     }
+}
 
-    /// Updates written nodes in the mirror; the replies to their writes are in the same order.
-    fn apply_written_nodes(&self, nodes: Vec<NodeChange>, replies: Vec<OpReply>) {
-        let stats = replies.into_iter().filter_map(|reply| match reply {
-            OpReply::Set(stat) => Some(stat),
-            _ => None,
-        });
-        self.mirror().apply_own_write(|update| {
-            for (node, stat) in nodes.into_iter().zip(stats) {
-                update.change_node(node.id, versioned(node.record, &stat));
-            }
-        });
+/// Updates written nodes in the snapshot; the replies to their writes are in the same order.
+fn change_nodes(update: &mut SnapshotUpdate<'_>, nodes: Vec<NodeChange>, replies: impl IntoIterator<Item = OpReply>) {
+    let stats = replies.into_iter().filter_map(|reply| match reply {
+        OpReply::Set(stat) => Some(stat),
+        _ => None,
+    });
+    for (node, stat) in nodes.into_iter().zip(stats) {
+        update.change_node(node.id, versioned(node.record, &stat));
     }
 }
 

@@ -402,6 +402,12 @@ pub(crate) async fn release(lock: Lock) {
     }
 }
 
+/// The paths that these operations delete.
+pub(crate) fn deleted_paths<'a>(ops: impl IntoIterator<Item = &'a Op>) -> Vec<String> {
+    let deletes = ops.into_iter().filter(|op| matches!(op, Op::Delete { .. }));
+    deletes.map(|op| op.path().to_owned()).collect()
+}
+
 pub(crate) fn unexpected_reply() -> WriteError {
     WriteError::Failed("unexpected reply to a ZooKeeper transaction".to_owned())
 }

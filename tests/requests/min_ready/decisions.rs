@@ -97,6 +97,19 @@ fn duplicate_nodes_of_a_min_ready_request_are_deleted_with_it() {
     assert_eq!(finished, Some(vec![NodeState::Deleting, NodeState::Ready]), "{actions:?}");
 }
 
+// The deletion of a request may be visible before its node is read again.
+#[test]
+fn a_ready_node_of_a_deleted_request_counts() {
+    let spec = FixtureSpec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec!["a min-ready=1".to_owned()],
+        nodes: vec!["1 labels=a allocated=900-7".to_owned()],
+        ..FixtureSpec::default()
+    };
+    let harness = PoolHarness::from_spec(&spec);
+    assert_eq!(MinReady::default().plan(&Default::default(), &harness.built.inputs()), []);
+}
+
 // Regression: such a request received freed capacity before requests of consumers.
 #[test]
 fn a_min_ready_request_without_quota_does_not_wait() {

@@ -18,6 +18,7 @@ use nodepool_zk::memory::{Fault, MemoryZooKeeper};
 use nodepool_zk::paths;
 use nodepool_zk::txn::delete_tree;
 use serde_json::json;
+use testkit::delayed_replies::delayed_replies;
 use testkit::in_process_launcher::fake_cloud::{is_paused, single_provider, start_fake_launcher};
 use testkit::in_process_launcher::foreign_pool::ForeignPool;
 use testkit::in_process_launcher::{
@@ -121,6 +122,32 @@ fn a_min_ready_request_with_a_lost_reply_is_finished_too() {
         until("the request to be deleted", async || consumer.requests().await.is_empty()).await;
         sleep(SETTLE_TIME).await;
         assert_eq!(requests_ever_created(&consumer).await, 2, "the request counts, so no second one is created");
+    });
+}
+
+// Regression: the events of the transaction that ends a request arrive before its reply. The launcher applied only the
+// deletion of the request, lacked a node, and requested another one.
+#[test]
+fn no_node_too_many_is_requested_while_a_request_ends() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
+        let (zk, release_replies) = delayed_replies(zookeeper.connect(), true);
+        let mut process = InProcessDaemon::new(&config_with_min_ready(1, ""));
+        process.run_on(zk);
+        until("our own node", async || consumer.ready_nodes().await == 1).await;
+        let id = wait_for_requests(&consumer, 1).await.remove(0);
+
+        release_replies.send_replace(false);
+        cloud.fulfill(&id).await;
+        until("the request to be deleted", async || !consumer.requests().await.contains(&id)).await;
+        sleep(SETTLE_TIME).await;
+        assert_eq!(requests_ever_created(&consumer).await, 1, "the node is there, although no reply says so");
+
+        release_replies.send_replace(true);
+        sleep(SETTLE_TIME).await;
+        assert_eq!(requests_ever_created(&consumer).await, 2, "one of them is of this test");
     });
 }
 

@@ -7,7 +7,8 @@ use super::capacity::lacks_upload;
 use crate::inputs::Inputs;
 use crate::request::node_updates::deallocate_or_delete;
 use nodepool_model::records::component::PoolComponent;
-use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
+use nodepool_model::records::ids::{LabelName, LauncherId, ProviderName, RequestId};
+use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
 use nodepool_model::snapshot::NodeChange;
@@ -56,7 +57,7 @@ impl MinReady {
             if busy || paused || !can_be_launched(&label.name, own, inputs) {
                 continue;
             }
-            let missing = label.min_ready.saturating_sub(inputs.snapshot.idle_count_of_all_pools(&label.name) as i64);
+            let missing = label.min_ready.saturating_sub(idle_count(&label.name, inputs) as i64);
             for _ in 0..missing.clamp(0, MAX_OPEN_PER_LABEL) {
                 *self.in_flight.entry(label.name.clone()).or_insert(0) += 1;
                 actions.push(MinReadyAction::Submit(label.name.clone()));
@@ -157,6 +158,18 @@ impl MinReady {
         }
         failed.iter().for_each(|label| self.back_off(label, inputs.monotonic_now));
     }
+}
+
+/// Number of nodes of a label that are idle, or will be as soon as the clean-up of this launcher releases them: ready
+/// nodes of a deleted request. After a lost reply or a reconnect, the deletion of a min-ready request may be visible
+/// before its node is idle, because the node has to be read.
+fn idle_count(label: &LabelName, inputs: &Inputs<'_>) -> usize {
+    let is_ours = |provider: &ProviderName| inputs.config.providers.contains_key(provider);
+    let is_left = |node: &Node| {
+        node.state == NodeState::Ready && node.labels.contains(label) && node.provider.as_ref().is_some_and(is_ours)
+    };
+    let left = inputs.snapshot.orphaned_nodes().filter(|(_, node)| is_left(&node.record)).count();
+    inputs.snapshot.idle_count_of_all_pools(label) + left
 }
 
 /// Whether any pool can launch a node of this label. Static hosts cannot be launched: requests for more of them would
