@@ -6,16 +6,13 @@
 //! that the launcher need not know yet.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use super::process::CONFIG_GRACE_PERIOD;
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::NodeRequest;
 use nodepool_policy::invariants::nodes::Violation;
 use tokio::time::Instant;
-
-/// Time after which a launcher has read a lower `min-ready`.
-const CONFIG_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub struct MinReadyChecker {

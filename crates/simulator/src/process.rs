@@ -169,7 +169,7 @@ async fn run_until_killed(
 }
 
 /// Time after which the effects of decisions on the previous configuration are complete.
-const CONFIG_GRACE_PERIOD: Duration = Duration::from_secs(60);
+pub const CONFIG_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 /// The configuration file of a launcher. Clones share the file.
 #[derive(Clone)]

@@ -97,10 +97,14 @@ impl CleanupWorker {
         self.deletions.insert(job_id, in_flight);
     }
 
-    /// Cancels deletions that take too long.
+    /// Cancels deletions that take too long. The duration of an outage of the cloud does not count.
     pub(crate) fn abandon_overdue_deletions(&mut self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
-        for (job_id, in_flight) in &self.deletions {
+        for (job_id, in_flight) in &mut self.deletions {
+            let provider = self.deps.providers.get(&in_flight.deletion.provider);
+            if provider.is_some_and(|provider| provider.facts.borrow().health.outage.is_some()) {
+                in_flight.began = Instant::now();
+            }
             if in_flight.began.elapsed() >= DELETE_TIMEOUT {
                 in_flight.abandon.do_send(Abandon { job_id: *job_id, reply: reply.clone() });
             }

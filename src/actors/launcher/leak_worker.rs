@@ -207,10 +207,14 @@ impl LeakWorker {
     }
 
     /// Cancels deletions that take too long: a pending deletion causes repeated listings of all instances, and keeps a
-    /// replaced provider from stopping.
-    fn abandon_overdue_deletions(&self, ctx: &mut Context<Self>) {
+    /// replaced provider from stopping. The duration of an outage of the cloud does not count.
+    fn abandon_overdue_deletions(&mut self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
-        for (job_id, open_job) in &self.jobs {
+        for (job_id, open_job) in &mut self.jobs {
+            let provider = self.deps.providers.get(&open_job.provider);
+            if provider.is_some_and(|provider| provider.facts.borrow().health.outage.is_some()) {
+                open_job.began = Instant::now();
+            }
             if matches!(open_job.purpose, JobPurpose::Deletion(_)) && open_job.began.elapsed() >= DELETE_TIMEOUT {
                 open_job.abandon.do_send(Abandon { job_id: *job_id, reply: reply.clone() });
             }

@@ -180,6 +180,9 @@ impl Pool {
             let (admitted, refusal) = self.admitted(rank, placements);
             (admitted, refusal.or(shortage))
         };
+        if self.line.is_down() && self.is_left_to_others(&rank.id, &request.record, inputs) {
+            return self.close(&rank.id, inputs);
+        }
         let may_extend = !placements.is_empty() && (shortage.is_none() || is_first);
         let mut effects = Vec::new();
         if let Some(reason) = shortage {
@@ -193,6 +196,15 @@ impl Pool {
             effects.push(self.extend(&rank.id, &request.record, placements, ctx, inputs));
         }
         effects
+    }
+
+    /// Whether a request has no nodes here, and another pool could serve it now.
+    fn is_left_to_others(&self, id: &RequestId, request: &NodeRequest, inputs: &Inputs<'_>) -> bool {
+        let has_no_nodes = self
+            .fulfillments
+            .get(id)
+            .is_some_and(|fulfillment| !fulfillment.has_usable_nodes() && !fulfillment.has_open_launches());
+        has_no_nodes && other_pools_could_serve(request, &self.launcher, inputs)
     }
 
     /// The cloud refused nodes because it is full, or their zone is missing: they are released, and the request waits

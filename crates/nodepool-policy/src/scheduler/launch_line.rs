@@ -68,6 +68,11 @@ impl LaunchLine {
         }
     }
 
+    /// Whether the cloud does not respond.
+    pub fn is_down(&self) -> bool {
+        self.outage.is_some()
+    }
+
     /// Whether a launch for this request may begin now; if so, it takes its turn.
     pub fn admit(&mut self, rank: &Rank, label: &LabelName) -> Result<(), Reason> {
         if let Some(outage) = &self.outage {
