@@ -380,7 +380,8 @@ impl<D: Driver> Tasks<D> {
     fn record_listing(&mut self, error: Option<&CloudError>) {
         self.on_listing_ended(error);
         let error = error.map(CloudError::to_string);
-        if let Some(error) = error.as_ref().filter(|error| self.listing_error.as_ref() != Some(error)) {
+        let is_new = |error: &&String| self.listing_error.as_ref() != Some(*error) && !self.is_down();
+        if let Some(error) = error.as_ref().filter(is_new) {
             warn!(provider = %self.provider, %error, "cannot list instances; launches wait for a listing");
         }
         self.listing_error = error;

@@ -209,6 +209,24 @@ fn a_launch_that_meets_an_outage_goes_on_after_it() {
     assert_eq!(request_state(finish_of(&harness.launched(0))), RequestState::Fulfilled);
 }
 
+// Regression: the replaced provider had no catalog yet, and the launch failed.
+#[test]
+fn a_launch_waits_for_the_refresh_of_a_replaced_provider() {
+    let mut harness = PoolHarness::new("a");
+    harness.start_launches();
+    harness.set_health(outage());
+    let failed = JobEvent::Finished(Err(outage_error()));
+    harness.step(Event::JobUpdate(harness.nodes[0].clone(), failed));
+    harness.step(Event::Wake);
+    harness.set_health(CloudHealth::default());
+    let refreshed = harness.built.facts["lab"].clone();
+    let facts = ProviderFacts { refreshed_at: Default::default(), ..ProviderFacts::clone(&refreshed) };
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    assert_eq!(harness.step(Event::Wake), []);
+    harness.built.facts.insert("lab".into(), refreshed);
+    assert_eq!(launches(&harness.step(Event::Wake)), 1);
+}
+
 #[test]
 fn the_duration_of_an_outage_does_not_count_towards_timeouts() {
     let mut harness = PoolHarness::new("a");
