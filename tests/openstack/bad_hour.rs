@@ -26,6 +26,11 @@ async fn submit(harness: &OpenStackHarness, count: usize) -> Vec<RequestId> {
     requests
 }
 
+/// Number of creations that the cloud has refused.
+async fn refusals(cloud: &TestCloud) -> u64 {
+    cloud.simulation().state().await["quota_refusals"].as_u64().unwrap()
+}
+
 /// An outage begins while a node boots and requests arrive, and lasts until all of them wait for its end.
 async fn assert_outage_fails_nothing(what: &str, fault: Value, end: Value) {
     let cloud = TestCloud::simulated(&["--boot-time-s", "2"]).await;
@@ -91,11 +96,10 @@ fn a_full_cloud_is_probed_alone_and_then_serves_in_order() {
                 for id in &requests {
                     harness.wait_for_reason(id, "quota: the cloud refuses new nodes: Quota exceeded for ports").await;
                 }
-                let refusals = async || cloud.simulation().state().await["quota_refusals"].as_u64().unwrap();
-                let before = refusals().await;
+                let before = refusals(&cloud).await;
                 assert!(before <= 20, "{before} creations");
                 // The record of the first request stays `building` from one probe to the next.
-                wait::until("three probes", CLOUD_TIMEOUT, async || refusals().await >= before + 3).await;
+                wait::until("three probes", CLOUD_TIMEOUT, async || refusals(&cloud).await >= before + 3).await;
                 let building = async || {
                     let nodes = harness.consumer.nodes().await;
                     nodes.into_iter().filter(|(_, node)| node.state == NodeState::Building).map(|(id, _)| id).collect()
@@ -112,7 +116,7 @@ fn a_full_cloud_is_probed_alone_and_then_serves_in_order() {
                     assert!(served > 0 || harness.consumer.request(id).await.unwrap().nodes == probe, "{nodes:?}");
                 }
                 let state = cloud.simulation().state().await;
-                println!("{} refusals for 20 nodes: {state}", refusals().await);
+                println!("{} refusals for 20 nodes: {state}", refusals(&cloud).await);
                 for id in &requests {
                     harness.accept_and_release(id).await;
                 }
@@ -135,12 +139,11 @@ fn a_released_server_makes_room_for_the_next_request_at_once() {
                 let second = harness.consumer.submit_labels(&["a"]).await;
                 harness.wait_for_reason(&second, "quota: the cloud refuses new nodes").await;
                 // The probes are far apart by now.
-                let refusals = async || cloud.simulation().state().await["quota_refusals"].as_u64().unwrap();
-                wait::until("four probes", Duration::from_secs(60), async || refusals().await >= 5).await;
-                let before = refusals().await;
+                wait::until("four probes", Duration::from_secs(60), async || refusals(&cloud).await >= 5).await;
+                let before = refusals(&cloud).await;
                 harness.accept_and_release(&first).await;
                 harness.wait_until_fulfilled(&second).await;
-                assert_eq!(refusals().await, before, "the probe after the deletion succeeded");
+                assert_eq!(refusals(&cloud).await, before, "the probe after the deletion succeeded");
                 harness.accept_and_release(&second).await;
                 harness.wait_until_empty().await;
             },

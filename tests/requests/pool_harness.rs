@@ -47,6 +47,16 @@ impl PoolHarness {
         }
     }
 
+    /// A request for one node that another pool of lower priority could serve, too.
+    pub fn with_other_pool() -> Self {
+        Self::from_spec(&FixtureSpec {
+            hosts: vec!["h1 labels=a".to_owned()],
+            requests: vec!["200-1 a".to_owned()],
+            others: vec!["elsewhere labels=a priority=200".to_owned()],
+            ..FixtureSpec::default()
+        })
+    }
+
     /// A pool with capacity for `capacity` nodes, including the idle `nodes`.
     pub fn with_capacity(capacity: f64, request: &str, nodes: &[&str]) -> Self {
         let mut harness = Self::from_spec(&FixtureSpec {

@@ -127,6 +127,11 @@ impl ProviderFacts {
         }
     }
 
+    /// Whether a refresh has succeeded.
+    pub fn is_refreshed(&self) -> bool {
+        self.refreshed_at > Timestamp::default()
+    }
+
     /// Records the last check of one host. Unknown hosts are ignored.
     pub fn record_check(&mut self, identity: &HostIdentity, check: HostCheck) {
         if let Some(host) = self.static_hosts.iter_mut().find(|host| host.identity == *identity) {

@@ -7,7 +7,6 @@ use tracing::{info, warn};
 
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::time::Timestamp;
 
 type AllFacts = BTreeMap<ProviderName, Arc<ProviderFacts>>;
 
@@ -15,7 +14,7 @@ pub fn log_changes(before: &AllFacts, now: &AllFacts) {
     for (provider, facts) in now {
         let before = before.get(provider);
         // Before the first refresh, facts contain no label status.
-        if before.is_some_and(|before| Arc::ptr_eq(before, facts)) || facts.refreshed_at == Timestamp::default() {
+        if before.is_some_and(|before| Arc::ptr_eq(before, facts)) || !facts.is_refreshed() {
             continue;
         }
         log_provider_changes(provider, before.map(Arc::as_ref), facts);

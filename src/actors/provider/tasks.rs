@@ -22,7 +22,7 @@ use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_model::records::time::{Seconds, Timestamp};
+use nodepool_model::records::time::Seconds;
 use nodepool_policy::provider::health::ProviderHealth;
 use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
 use nodepool_policy::provider::task_queue::{CallId, QueueStep, TaskQueue};
@@ -425,7 +425,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     fn has_refreshed(&self) -> bool {
-        self.facts.borrow().refreshed_at > Timestamp::default()
+        self.facts.borrow().is_refreshed()
     }
 
     /// Whether machines observe that this listing does not wake; without a listing, whether any machines observe.

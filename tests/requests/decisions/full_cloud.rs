@@ -253,12 +253,7 @@ fn nothing_is_launched_during_an_outage() {
 
 #[test]
 fn requests_that_wait_for_an_absent_cloud_are_left_to_other_pools() {
-    let mut harness = PoolHarness::from_spec(&FixtureSpec {
-        hosts: vec!["h1 labels=a".to_owned()],
-        requests: vec!["200-1 a".to_owned()],
-        others: vec!["elsewhere labels=a priority=200".to_owned()],
-        ..FixtureSpec::default()
-    });
+    let mut harness = PoolHarness::with_other_pool();
     harness.start_launches();
     harness.set_health(outage());
     let failed = JobEvent::Finished(Err(outage_error()));

@@ -193,12 +193,7 @@ fn the_lowest_ranked_waiting_request_releases_its_nodes() {
 // Regression: the other pool yielded the request to this one, which retried its cloud every five seconds.
 #[test]
 fn a_pool_its_cloud_just_rejected_delays_no_other_pool() {
-    let mut harness = PoolHarness::from_spec(&FixtureSpec {
-        hosts: vec!["h1 labels=a".to_owned()],
-        requests: vec!["200-1 a".to_owned()],
-        others: vec!["elsewhere labels=a priority=200".to_owned()],
-        ..FixtureSpec::default()
-    });
+    let mut harness = PoolHarness::with_other_pool();
     harness.start_launches();
     let effects = harness.refuse(0);
     assert!(is_released(&effects), "{effects:?}");

@@ -15,7 +15,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
-use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
 use nodepool_model::snapshot::WriteError;
 
 #[derive(Clone, Debug)]
@@ -353,7 +353,7 @@ impl CleanupPlanner {
         for (name, provider) in &inputs.config.providers {
             let Some(facts) = inputs.facts.get(name).filter(|facts| facts.launch_config.is_none()) else { continue };
             // Each host is registered as soon as it passes, so that one that hangs does not delay the others.
-            if facts.refreshed_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
+            if !facts.is_refreshed() && self.refreshing.insert(name.clone()) {
                 effects.push(Effect::Refresh(name.clone()));
             }
             if self.slots.get_mut(name).is_some_and(|slots| slots.has_cooldown_ended(inputs.monotonic_now)) {

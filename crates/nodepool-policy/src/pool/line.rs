@@ -6,11 +6,9 @@ use crate::request::launch::{LaunchEvent, Suspension};
 use crate::scheduler::allocate::other_pools_could_serve;
 use crate::scheduler::pool_context::Placement;
 use crate::scheduler::reason::Reason;
-use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::health::CloudHealth;
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
 use nodepool_model::records::request::Rank;
-use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::status::VerdictKind;
 
 impl Pool {
@@ -46,7 +44,7 @@ impl Pool {
             return Vec::new();
         }
         // A provider that a reload has replaced knows neither of the outage nor what a launch needs.
-        let is_down = !facts.is_some_and(|facts| facts.health.outage.is_none() && is_refreshed(facts));
+        let is_down = !facts.is_some_and(|facts| facts.health.outage.is_none() && facts.is_refreshed());
         self.has_met_outage = is_down;
         let event = || if is_down { LaunchEvent::OutageBegan } else { LaunchEvent::OutageEnded };
         let mut ranks: Vec<Rank> = Vec::with_capacity(self.fulfillments.len());
@@ -78,7 +76,7 @@ impl Pool {
         if let Some(error) = outage {
             self.verdicts.record(&rank.id, VerdictKind::Defer, Reason::Outage(error), inputs.now);
         }
-        if !inputs.facts.get(&self.id.provider).is_some_and(|facts| is_refreshed(facts)) {
+        if !inputs.facts.get(&self.id.provider).is_some_and(|facts| facts.is_refreshed()) {
             return effects;
         }
         for (node, label) in self.suspended_nodes(&rank.id, |suspension| !is_outage(suspension)) {
@@ -133,8 +131,4 @@ impl Pool {
 
 fn is_outage(suspension: &Suspension) -> bool {
     matches!(suspension, Suspension::Outage(_))
-}
-
-fn is_refreshed(facts: &ProviderFacts) -> bool {
-    facts.refreshed_at > Timestamp::default()
 }

@@ -28,7 +28,7 @@ use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId, Reques
 use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::HostIdentity;
-use nodepool_model::records::time::{MonotonicTime, Timestamp};
+use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Versioned, WriteError};
 
@@ -269,7 +269,7 @@ impl Pool {
         let ctx = PoolContext { id: &id, launcher: &launcher, provider, pool, hosts: &hosts };
         let mut effects = self.abandon_unused(inputs);
         // The first refresh provides what a launch needs to know about the cloud.
-        let is_refreshed = hosts.facts.refreshed_at > Timestamp::default();
+        let is_refreshed = hosts.facts.is_refreshed();
         let are_more_left = is_refreshed && self.adopt(&ctx, inputs, &mut effects);
         self.resume(&ctx, inputs, &mut effects);
         let previously_lacked_capacity = std::mem::take(&mut self.lacks_capacity);

@@ -10,7 +10,6 @@ use nodepool_driver::facts::{LabelImage, Unavailable};
 use nodepool_model::records::ids::{LabelName, NodeId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::resources::Resources;
-use nodepool_model::records::time::Timestamp;
 
 /// Reasons to decline a request of a launching pool: unusable labels, missing images, and needs that never fit.
 pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inputs: &Inputs<'_>) -> Vec<Reason> {
@@ -119,7 +118,7 @@ pub fn place_first(
     inputs: &Inputs<'_>,
 ) -> (Vec<Placement>, Option<Reason>) {
     let facts = &ctx.hosts.facts;
-    if facts.refreshed_at == Timestamp::default() {
+    if !facts.is_refreshed() {
         let why = facts.unavailable.as_ref().map(|unavailable| unavailable.reason().to_owned());
         return (Vec::new(), Some(Reason::NotRefreshed(why)));
     }
