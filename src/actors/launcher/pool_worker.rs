@@ -377,7 +377,7 @@ fn log_retired(node: &NodeId, result: &Result<(), WriteError>) {
             warn!(target: "nodepool.driver.static", node_id = %node, "host is down, node deregistered until it responds")
         }
         Err(WriteError::Conflict | WriteError::Contended) => {
-            info!(target: "nodepool.driver.static", node_id = %node, "host is down; its node was changed meanwhile and is not deregistered");
+            info!(target: "nodepool.driver.static", node_id = %node, "host is down; its node was deregistered or changed meanwhile");
         }
         Err(error) => {
             warn!(target: "nodepool.driver.static", node_id = %node, %error, "host is down, but its node cannot be deregistered");

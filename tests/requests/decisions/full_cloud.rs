@@ -100,6 +100,18 @@ fn a_suspended_probe_is_given_up_for_a_request_of_higher_rank() {
     assert_eq!(finish.request.as_ref().unwrap().id, request_id("200-1"));
 }
 
+// Found by simulation seed 977: a server was deleted while the probe's own server was, so the window opened at once.
+#[test]
+fn a_suspended_probe_takes_its_turn_by_rank() {
+    let mut harness = probing(&[]);
+    harness.refuse(0);
+    harness.add_request("100-1", &["a"]);
+    harness.set_window(Some(1));
+    let effects = harness.step(Event::Wake);
+    assert_eq!(launches(&effects), 0, "{effects:?}");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Claim(claim) if claim.request.id == harness.request)));
+}
+
 #[test]
 fn a_suspended_probe_is_given_up_if_another_pool_could_serve_it() {
     let mut harness = probing(&[]);
@@ -115,6 +127,21 @@ fn a_request_that_idle_nodes_can_serve_is_served() {
     let mut harness = PoolHarness::with_capacity(9.0, "200-1 a", &["8 labels=a"]);
     harness.set_window(Some(0));
     assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Fulfill(_)]));
+}
+
+// Found by simulation seed 235: the request took the probe before an unclaimed one of higher rank.
+#[test]
+fn a_waiting_request_without_nodes_joins_the_line_of_a_full_cloud() {
+    let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
+    assert!(harness.step(Event::Wake).iter().any(|effect| matches!(effect, Effect::Claim(_))));
+    assert_eq!(harness.step(Event::Claimed(harness.request.clone(), Ok(Vec::new()))), []);
+    let facts = ProviderFacts::clone(&harness.built.facts["lab"]);
+    let facts = ProviderFacts { limits: Resources::unlimited(), ..facts };
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    harness.set_window(Some(0));
+    harness.built.snapshot.revision += 1;
+    let effects = harness.step(Event::Wake);
+    assert_eq!(request_state(finish_of(&effects)), RequestState::Requested);
 }
 
 #[test]

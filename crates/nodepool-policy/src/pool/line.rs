@@ -3,12 +3,13 @@
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
 use crate::request::launch::{LaunchEvent, Suspension};
-use crate::scheduler::allocate::other_pools_could_serve;
-use crate::scheduler::pool_context::Placement;
+use crate::scheduler::allocate::{Verdict, other_pools_could_serve};
+use crate::scheduler::capacity::place_first;
+use crate::scheduler::pool_context::{Placement, PoolContext};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::health::CloudHealth;
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
-use nodepool_model::records::request::Rank;
+use nodepool_model::records::request::{NodeRequest, Rank};
 use nodepool_model::report::status::VerdictKind;
 
 impl Pool {
@@ -34,6 +35,48 @@ impl Pool {
             admitted.push(placement);
         }
         (admitted, None)
+    }
+
+    /// Applies the line of launches to a verdict. An accepted request may begin fewer launches, or none. A request
+    /// that lacks capacity is not accepted to wait as long as no launch for it may begin.
+    pub(crate) fn in_line(
+        &mut self,
+        verdict: Verdict,
+        rank: &Rank,
+        request: &NodeRequest,
+        ctx: &PoolContext<'_>,
+        inputs: &Inputs<'_>,
+    ) -> Verdict {
+        match verdict {
+            Verdict::Accept(placements) => match self.admitted(rank, placements) {
+                (placements, None) => Verdict::Accept(placements),
+                (placements, Some(_)) if placements.iter().any(Placement::is_launch) => Verdict::Accept(placements),
+                (_, Some(reason)) => Verdict::Defer(reason),
+            },
+            Verdict::Defer(reason @ Reason::InsufficientCapacity { .. }) => {
+                Verdict::Defer(self.obstacle_in_line(rank, request, ctx, inputs).unwrap_or(reason))
+            }
+            other => other,
+        }
+    }
+
+    /// The reason why no launch may begin for a request that lacks capacity. If there is capacity for some of its
+    /// nodes, it joins the line of a full cloud, or takes its turn.
+    fn obstacle_in_line(
+        &mut self,
+        rank: &Rank,
+        request: &NodeRequest,
+        ctx: &PoolContext<'_>,
+        inputs: &Inputs<'_>,
+    ) -> Option<Reason> {
+        if self.line.is_open() {
+            return None;
+        }
+        let (placements, _) = place_first(request, ctx, &self.reservations, None, inputs);
+        match placements.into_iter().find(Placement::is_launch) {
+            Some(first) => self.admitted(rank, vec![first]).1,
+            None => request.node_types.iter().find_map(|label| self.line.obstacle(rank, label)),
+        }
     }
 
     /// Tells the launches that an outage of the cloud began or ended.
@@ -63,6 +106,15 @@ impl Pool {
             }
         }
         effects
+    }
+
+    /// The requests with suspended launches. At a full cloud they take turns with requests that are not accepted yet.
+    pub(crate) fn suspended_ranks(&self, inputs: &Inputs<'_>) -> Vec<Rank> {
+        let requests =
+            self.suspended_requests().filter_map(|id| inputs.snapshot.request(id).map(|stored| (id, stored)));
+        let mut ranks: Vec<Rank> = requests.map(|(id, stored)| Rank::of(id, &stored.record)).collect();
+        ranks.sort();
+        ranks
     }
 
     /// Lets the suspended launches of a request probe the cloud again, if it is their turn.

@@ -276,6 +276,7 @@ impl Pool {
         let other_pools_reservations = self.other_pools_reservations.clone();
         let mut other_pools_reservations = other_pools_reservations.iter().peekable();
         let mut probing = self.probed_labels(inputs).into_iter().peekable();
+        let mut suspended = self.suspended_ranks(inputs).into_iter().peekable();
         // Requests whose labels the pool has come first, then those that it may have to decline.
         let mut lacking = Vec::new();
         let busy = self.busy();
@@ -287,7 +288,11 @@ impl Pool {
                 self.has_more = true;
                 self.lacks_capacity |= previously_lacked_capacity;
                 lacking.clear();
+                suspended = Vec::new().into_iter().peekable();
                 break;
+            }
+            while let Some(before) = suspended.next_if(|before| before < rank) {
+                effects.extend(self.resume_suspended(&before, inputs));
             }
             while let Some((before, (tenant, amounts))) = other_pools_reservations.next_if(|(before, _)| *before < rank)
             {
@@ -307,6 +312,9 @@ impl Pool {
                 0 => self.schedule_one(rank, request, &ctx, inputs, &mut effects),
                 missing => lacking.push((missing, rank, request)),
             }
+        }
+        for rank in suspended {
+            effects.extend(self.resume_suspended(&rank, inputs));
         }
         lacking.sort_by_key(|(missing, ..)| *missing);
         for (_, rank, request) in lacking {
@@ -349,13 +357,7 @@ impl Pool {
         if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.other_pools_busy) as i64 >= limit {
             decided = Verdict::Defer(Reason::Concurrency { limit });
         }
-        if let Verdict::Accept(placements) = decided {
-            decided = match self.admitted(rank, placements) {
-                (placements, None) => Verdict::Accept(placements),
-                (placements, Some(_)) if placements.iter().any(Placement::is_launch) => Verdict::Accept(placements),
-                (_, Some(reason)) => Verdict::Defer(reason),
-            };
-        }
+        let decided = self.in_line(decided, rank, &request.record, ctx, inputs);
         let kind = decided.kind();
         match decided {
             Verdict::Ignore(reason) | Verdict::Yield(reason) => {

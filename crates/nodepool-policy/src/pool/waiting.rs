@@ -90,8 +90,7 @@ impl Pool {
         Some(Effect::Claim(Box::new(claim)))
     }
 
-    /// Resumes the waiting requests and the suspended launches, by rank. They precede requests that have not been
-    /// accepted yet.
+    /// Resumes the waiting requests, by rank. They precede requests that have not been accepted yet.
     pub(crate) fn resume(&mut self, ctx: &PoolContext<'_>, inputs: &Inputs<'_>, effects: &mut Vec<Effect>) {
         let mut ranks = Vec::new();
         for id in self.paused_requests() {
@@ -106,7 +105,6 @@ impl Pool {
         }
         ranks.sort();
         for (index, rank) in ranks.iter().enumerate() {
-            effects.extend(self.resume_suspended(rank, inputs));
             if self.fulfillments.get(&rank.id).is_some_and(Fulfillment::is_waiting) {
                 effects.extend(self.resume_one(rank, index == 0, ctx, inputs));
             }
@@ -180,10 +178,15 @@ impl Pool {
             let (admitted, refusal) = self.admitted(rank, placements);
             (admitted, refusal.or(shortage))
         };
-        if self.line.is_down() && self.is_left_to_others(&rank.id, &request.record, inputs) {
+        let may_extend = !placements.is_empty() && (shortage.is_none() || is_first);
+        let is_unwanted = match &shortage {
+            // Requests in line at a full cloud are unclaimed, so that they take their turn by rank.
+            Some(Reason::CloudFull(_)) => !may_extend,
+            _ => self.line.outage().is_some() && other_pools_could_serve(&request.record, &self.launcher, inputs),
+        };
+        if is_unwanted && self.has_no_nodes(&rank.id) {
             return self.close(&rank.id, inputs);
         }
-        let may_extend = !placements.is_empty() && (shortage.is_none() || is_first);
         let mut effects = Vec::new();
         if let Some(reason) = shortage {
             self.reserve_for(rank, &remaining, &reason, ctx, inputs);
@@ -198,13 +201,10 @@ impl Pool {
         effects
     }
 
-    /// Whether a request has no nodes here, and another pool could serve it now.
-    fn is_left_to_others(&self, id: &RequestId, request: &NodeRequest, inputs: &Inputs<'_>) -> bool {
-        let has_no_nodes = self
-            .fulfillments
-            .get(id)
-            .is_some_and(|fulfillment| !fulfillment.has_usable_nodes() && !fulfillment.has_open_launches());
-        has_no_nodes && other_pools_could_serve(request, &self.launcher, inputs)
+    /// Whether a request has no nodes here, and none is being launched.
+    fn has_no_nodes(&self, id: &RequestId) -> bool {
+        let fulfillment = self.fulfillments.get(id);
+        fulfillment.is_some_and(|fulfillment| !fulfillment.has_usable_nodes() && !fulfillment.has_open_launches())
     }
 
     /// The cloud refused nodes because it is full, or their zone is missing: they are released, and the request waits

@@ -269,7 +269,11 @@ impl RefusalState {
             Stage::Probing { is_early: true, .. } => self.early_from = after(now, INITIAL_DELAY),
             Stage::Recovering { .. } => self.delay = INITIAL_DELAY,
         }
-        (self.reason, self.decided_by, self.refused_at) = (reason.to_owned(), decided_by, now);
+        if decided_by == Decision::Ready {
+            // The cloud has refused after a creation before: a creation shows nothing.
+            self.decided_by = decided_by;
+        }
+        (self.reason, self.refused_at) = (reason.to_owned(), now);
         self.stage = Stage::Closed { until: after(now, self.delay) };
     }
 

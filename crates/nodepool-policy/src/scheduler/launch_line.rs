@@ -44,6 +44,12 @@ struct Line {
     head_of_others: Option<Rank>,
 }
 
+impl Line {
+    fn reason(&self) -> Reason {
+        Reason::CloudFull(self.refusal.reason.clone())
+    }
+}
+
 impl LaunchLine {
     /// Starts a pass. `undecided`: labels of this pool's own undecided launches, by what decides about them.
     pub fn begin_pass<'a, I: Iterator<Item = &'a LabelName>>(
@@ -68,27 +74,33 @@ impl LaunchLine {
         }
     }
 
-    /// Whether the cloud does not respond.
-    pub fn is_down(&self) -> bool {
-        self.outage.is_some()
+    /// Whether the cloud responds and is not full.
+    pub fn is_open(&self) -> bool {
+        self.outage.is_none() && self.lines.is_empty()
+    }
+
+    /// The reason why nothing is launched, if the cloud does not respond.
+    pub fn outage(&self) -> Option<Reason> {
+        self.outage.as_ref().map(|outage| Reason::Outage(outage.error.clone()))
+    }
+
+    /// The reason why no launch for this request may begin now.
+    pub fn obstacle(&self, rank: &Rank, label: &LabelName) -> Option<Reason> {
+        self.outage().or_else(|| self.closed_scope(rank, label).map(|scope| self.lines[&scope].reason()))
     }
 
     /// Whether a launch for this request may begin now; if so, it takes its turn.
     pub fn admit(&mut self, rank: &Rank, label: &LabelName) -> Result<(), Reason> {
-        if let Some(outage) = &self.outage {
-            return Err(Reason::Outage(outage.error.clone()));
+        if let Some(outage) = self.outage() {
+            return Err(outage);
         }
-        let scopes = [None, Some(label.clone())];
-        for scope in &scopes {
-            let Some(line) = self.lines.get(scope) else { continue };
-            let is_first = line.head_of_others.as_ref().is_none_or(|other| rank <= other);
-            if line.free == 0 || !is_first {
-                let head = self.own.heads.entry(scope.clone()).or_insert_with(|| rank.clone());
-                *head = rank.min(head).clone();
-                return Err(Reason::CloudFull(line.refusal.reason.clone()));
-            }
+        if let Some(scope) = self.closed_scope(rank, label) {
+            let reason = self.lines[&scope].reason();
+            let head = self.own.heads.entry(scope).or_insert_with(|| rank.clone());
+            *head = rank.min(head).clone();
+            return Err(reason);
         }
-        for scope in scopes {
+        for scope in scopes(label) {
             if let Some(line) = self.lines.get_mut(&scope) {
                 line.free -= 1;
                 *self.own.undecided.entry(scope).or_insert(0) += 1;
@@ -97,9 +109,15 @@ impl LaunchLine {
         Ok(())
     }
 
+    /// The line in which it is not this request's turn.
+    fn closed_scope(&self, rank: &Rank, label: &LabelName) -> Option<Scope> {
+        let is_closed = |line: &Line| line.free == 0 || line.head_of_others.as_ref().is_some_and(|other| other < rank);
+        scopes(label).into_iter().find(|scope| self.lines.get(scope).is_some_and(is_closed))
+    }
+
     /// Whether no request in line for launches of this label precedes this one.
     pub fn is_first(&self, rank: &Rank, label: &LabelName) -> bool {
-        [None, Some(label.clone())].iter().all(|scope| {
+        scopes(label).iter().all(|scope| {
             let of_others = self.lines.get(scope).and_then(|line| line.head_of_others.as_ref());
             self.own.heads.get(scope).into_iter().chain(of_others).all(|head| rank <= head)
         })
@@ -109,6 +127,11 @@ impl LaunchLine {
     pub fn own(&self) -> &PoolLine {
         &self.own
     }
+}
+
+/// The lines in which launches of this label take their turn.
+fn scopes(label: &LabelName) -> [Scope; 2] {
+    [None, Some(label.clone())]
 }
 
 #[cfg(test)]

@@ -239,7 +239,11 @@ fn a_creation_proves_nothing_if_the_cloud_refuses_later() {
     launches.advance(2.0);
     launches.accept(2.0, 2.1);
     assert_eq!(launches.window(), Some(1));
-    launches.health.accepted(&"small".into(), Decision::Ready, Seconds(2.0), Seconds(9.0));
+    launches.refuse("small", "ports", 3.0, 3.1);
+    launches.advance(5.2);
+    launches.accept(5.2, 5.3);
+    assert_eq!(launches.window(), Some(1), "some refusals come at once, others later");
+    launches.health.accepted(&"small".into(), Decision::Ready, Seconds(5.2), Seconds(9.0));
     assert_eq!(launches.window(), Some(2));
 }
 
