@@ -59,7 +59,8 @@ pub fn builder(
             // The configuration never changes.
             options.config_check = Seconds(601.0);
         };
-        let process = InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.drivers(budget)));
+        let process =
+            InProcessDaemon::with_identity(Identity::named(name), "", tune, Some(clouds.drivers(name, budget)));
         let maker = Arc::new(SimulatedDib { rng: rng.clone(), outcomes: outcomes.clone(), budget: budget.clone() });
         let session = BuilderSetup { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
         let run = move |process: &mut InProcessDaemon, zk| {

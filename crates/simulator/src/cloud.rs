@@ -1,31 +1,26 @@
 //! Model of clouds: slow and throttled calls, lost replies, stale listings, failed boots and ignored deletions.
 
+mod driver;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use self::driver::SimDrivers;
 use super::configuration::CORES;
 use super::history::RunHistory;
 use super::step_budget::StepBudget;
-use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool::actors::provider::providers::ExtraDrivers;
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
-use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
-use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
-use nodepool_drivers::OpenDriver;
-use nodepool_drivers::common::server_section::{self, Section};
-use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
+use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::invariants::images::ImageObservation;
+use nodepool_policy::invariants::launches::Caller;
 use nodepool_policy::invariants::nodes::{self, CloudObjectKey, Observation, Violation};
-use python_yaml::diagnostics::Diagnostic;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
@@ -47,6 +42,11 @@ pub struct CallFaultRates {
     pub max_extra_latency_s: f64,
     /// Foreign servers, which use quota.
     pub foreign_servers: usize,
+    /// No call is answered. Some are executed nevertheless.
+    pub is_absent: bool,
+    /// Number of servers beyond which creations are refused, although the cloud does not report this limit. One in
+    /// `LATE_REFUSALS` is refused after the server was created.
+    pub hidden_limit: Option<usize>,
 }
 
 /// All clouds of one run, by provider. Clones share them.
@@ -57,6 +57,8 @@ struct State {
     rng: StdRng,
     /// Rates with the number of their last change.
     fault_rates: BTreeMap<ProviderName, (u64, CallFaultRates)>,
+    /// End of the last call that a fault delays.
+    delayed_until: BTreeMap<ProviderName, Instant>,
     servers: BTreeMap<CloudObjectKey, Server>,
     /// Deleted servers with the time of deletion: stale listings still contain them.
     deleted: Vec<(CloudObjectKey, Instance, Instant)>,
@@ -64,6 +66,7 @@ struct State {
     images: BTreeMap<CloudObjectKey, (StoredImage, Instant)>,
     history: RunHistory,
     last_id: u64,
+    last_connection: u64,
 }
 
 #[derive(Clone)]
@@ -84,6 +87,8 @@ enum ServerOutcome {
     Runs,
     Fails,
     Hangs,
+    /// The cloud has no capacity for the server.
+    Refused,
 }
 
 impl Clouds {
@@ -92,11 +97,13 @@ impl Clouds {
         let state = State {
             rng,
             fault_rates: BTreeMap::new(),
+            delayed_until: BTreeMap::new(),
             servers: BTreeMap::new(),
             deleted: Vec::new(),
             images: BTreeMap::new(),
             history,
             last_id: 0,
+            last_connection: 0,
         };
         Self(Arc::new(Mutex::new(state)))
     }
@@ -105,6 +112,7 @@ impl Clouds {
     pub fn set_fault_rates(&self, provider: &str, rates: CallFaultRates, duration: Duration) {
         let number = {
             let mut state = self.0.lock().unwrap();
+            state.history.interrupt_launches(&provider.into());
             let (number, current) = state.fault_rates.entry(provider.into()).or_default();
             (*number, *current) = (*number + 1, rates);
             *number
@@ -112,20 +120,22 @@ impl Clouds {
         let (clouds, provider) = (self.clone(), ProviderName::from(provider));
         actix_rt::spawn(async move {
             tokio::time::sleep(duration).await;
-            match clouds.0.lock().unwrap().fault_rates.get_mut(&provider) {
-                Some((last, current)) if *last == number => *current = CallFaultRates::default(),
-                _ => {}
-            }
+            clouds.0.lock().unwrap().end_faults(&provider, Some(number));
         });
     }
 
     /// Ends the faults of all clouds.
     pub fn clear_faults(&self) {
-        self.0.lock().unwrap().fault_rates.values_mut().for_each(|(_, rates)| *rates = CallFaultRates::default());
+        let mut state = self.0.lock().unwrap();
+        let providers: Vec<_> = state.fault_rates.keys().cloned().collect();
+        providers.iter().for_each(|provider| state.end_faults(provider, None));
     }
 
+    /// Whether the cloud has no faults, and no call that one has delayed is still in flight.
     pub fn is_fault_free(&self, provider: &ProviderName) -> bool {
-        self.0.lock().unwrap().fault_rates(provider) == CallFaultRates::default()
+        let state = self.0.lock().unwrap();
+        let is_delayed = state.delayed_until.get(provider).is_some_and(|until| Instant::now() < *until);
+        !is_delayed && state.fault_rates(provider) == CallFaultRates::default()
     }
 
     /// Deletes a server behind the launcher's back. False if none exists.
@@ -138,19 +148,35 @@ impl Clouds {
         key.is_some()
     }
 
-    pub fn connect(&self, provider: ProviderName, budget: &StepBudget) -> CloudConnection {
-        CloudConnection { provider, clouds: self.clone(), budget: budget.clone(), session: budget.last_session() }
+    /// Connects a process to the cloud of a provider.
+    pub fn connect(&self, process: &'static str, provider: ProviderName, budget: &StepBudget) -> CloudConnection {
+        let mut state = self.0.lock().unwrap();
+        state.last_connection += 1;
+        let (number, session) = (state.last_connection, budget.last_session());
+        let connection =
+            CloudConnection { process, number, provider, clouds: self.clone(), budget: budget.clone(), session };
+        state.history.connected(connection.caller());
+        connection
     }
 
     /// The drivers of one process.
-    pub fn drivers(&self, budget: &StepBudget) -> Box<dyn ExtraDrivers> {
-        Box::new(SimDrivers { clouds: self.clone(), budget: budget.clone() })
+    pub fn drivers(&self, process: &'static str, budget: &StepBudget) -> Box<dyn ExtraDrivers> {
+        Box::new(SimDrivers { process, clouds: self.clone(), budget: budget.clone() })
     }
 }
 
 impl State {
     fn fault_rates(&self, provider: &ProviderName) -> CallFaultRates {
         self.fault_rates.get(provider).map(|(_, rates)| *rates).unwrap_or_default()
+    }
+
+    /// Ends the faults of a provider, unless they were set after the change of this number.
+    fn end_faults(&mut self, provider: &ProviderName, number: Option<u64>) {
+        let Some((last, rates)) = self.fault_rates.get_mut(provider) else { return };
+        if number.is_none_or(|number| number == *last) {
+            *rates = CallFaultRates::default();
+            self.history.interrupt_launches(provider);
+        }
     }
 
     fn happens(&mut self, likelihood: f64) -> bool {
@@ -163,6 +189,7 @@ impl State {
             self.deleted.retain(|(_, _, since)| *since + MAX_LIST_LAG > now);
             self.deleted.push((key.clone(), server.instance(&key.1, now), now));
             self.history.observe(Observation::Removed(key));
+            self.history.server_removed(&key.0);
         }
     }
 
@@ -180,7 +207,8 @@ impl State {
         }
     }
 
-    fn create(&mut self, provider: &ProviderName, order: &LaunchOrder, limit: usize) -> Result<ExternalId, CloudError> {
+    fn create(&mut self, caller: Caller<'_>, order: &LaunchOrder, limit: usize) -> Result<ExternalId, CloudError> {
+        let provider = caller.provider;
         self.advance();
         let own = || self.servers.iter().filter(|((of, _), _)| of == provider);
         // A launch that may have created its server before receives the existing one; other launches do not check for
@@ -200,26 +228,22 @@ impl State {
             return Err(failed("there is no such image"));
         }
         let rates = self.fault_rates(provider);
+        let is_full = rates.hidden_limit.is_some_and(|limit| self.running_count(provider) >= limit);
+        if is_full && !self.rng.gen_ratio(1, LATE_REFUSALS) {
+            self.history.launch_refused(caller);
+            return Err(CloudError::Quota("no more ports".to_owned()));
+        }
         self.last_id += 1;
-        let (key, now) = ((provider.clone(), format!("s-{}", self.last_id)), Instant::now());
-        let outcome = match () {
-            () if self.happens(rates.failing_boots) => ServerOutcome::Fails,
-            () if self.happens(rates.hanging_boots) => ServerOutcome::Hangs,
-            () => ServerOutcome::Runs,
-        };
-        let server = Server {
-            name: order.hostname.clone(),
-            metadata: order.metadata.clone(),
-            zone: order.zone.clone(),
-            created_at: now,
-            boots_at: now + Duration::from_secs_f64(self.rng.gen_range(5.0..60.0)),
-            outcome,
-            deleted_at: None,
-            is_running_reported: false,
-        };
+        let key = (provider.clone(), format!("s-{}", self.last_id));
+        let outcome = if is_full { ServerOutcome::Refused } else { self.draw_outcome(&rates) };
+        let server = self.new_server(order, outcome);
         let node = server.metadata.get("nodepool_node_id").expect("a server has the id of its node");
         let node = NodeId::from(node.as_str());
         self.history.observe(Observation::Created(&key, &node));
+        self.history.server_created(caller);
+        if outcome != ServerOutcome::Refused {
+            self.history.launch_accepted(caller, &node);
+        }
         if self.happens(rates.duplicate_creates) {
             self.last_id += 1;
             let duplicate = (provider.clone(), format!("s-{}", self.last_id));
@@ -231,6 +255,34 @@ impl State {
             true => Err(failed("injected: reply lost")),
             false => Ok(ExternalId::text(key.1)),
         }
+    }
+
+    fn draw_outcome(&mut self, rates: &CallFaultRates) -> ServerOutcome {
+        match () {
+            () if self.happens(rates.failing_boots) => ServerOutcome::Fails,
+            () if self.happens(rates.hanging_boots) => ServerOutcome::Hangs,
+            () => ServerOutcome::Runs,
+        }
+    }
+
+    fn new_server(&mut self, order: &LaunchOrder, outcome: ServerOutcome) -> Server {
+        let now = Instant::now();
+        Server {
+            name: order.hostname.clone(),
+            metadata: order.metadata.clone(),
+            zone: order.zone.clone(),
+            created_at: now,
+            boots_at: now + Duration::from_secs_f64(self.rng.gen_range(5.0..60.0)),
+            outcome,
+            deleted_at: None,
+            is_running_reported: false,
+        }
+    }
+
+    /// Number of servers that run or will run.
+    fn running_count(&self, provider: &ProviderName) -> usize {
+        let runs = |server: &Server| server.outcome != ServerOutcome::Refused && server.deleted_at.is_none();
+        self.servers.iter().filter(|((of, _), server)| of == provider && runs(server)).count()
     }
 
     fn delete(&mut self, key: &CloudObjectKey) -> Result<(), CloudError> {
@@ -256,6 +308,9 @@ impl State {
     }
 
     fn store(&mut self, provider: &ProviderName, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        if self.fault_rates(provider).is_absent {
+            return Err(outage(true));
+        }
         let mut own = self.images.iter().filter(|((of, _), _)| of == provider);
         if order.may_exist
             && let Some((_, (image, _))) = own.find(|(_, (image, _))| image.has_marks(&order.marks))
@@ -313,6 +368,7 @@ impl Server {
             ServerOutcome::Hangs => InstanceState::Starting,
             _ if now < self.boots_at => InstanceState::Starting,
             ServerOutcome::Fails => InstanceState::Failed("it would not start".to_owned()),
+            ServerOutcome::Refused => InstanceState::Failed("Quota exceeded for ports".to_owned()),
             ServerOutcome::Runs => InstanceState::Running,
         };
         Instance {
@@ -334,33 +390,14 @@ fn failed(detail: &str) -> CloudError {
     CloudError::Failed { kind: FailureKind::Unknown, detail: detail.to_owned() }
 }
 
-struct SimDrivers {
-    clouds: Clouds,
-    budget: StepBudget,
-}
-
-impl ExtraDrivers for SimDrivers {
-    fn names(&self) -> Vec<&'static str> {
-        vec!["fake"]
-    }
-
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        let mut diagnostics = Diagnostics::default();
-        let parts = server_section::section(section, &mut diagnostics);
-        assert!(diagnostics.items.is_empty(), "{:?}", diagnostics.items);
-        let adapter = Adapter { connection: self.clouds.connect(section.name.clone(), &self.budget), parts };
-        Ok(start.with(Simple::new(section.name.clone(), adapter)))
-    }
-}
-
-/// Adapter of the production driver to one cloud.
-struct Adapter {
-    connection: CloudConnection,
-    parts: Section,
+fn outage(may_have_worked: bool) -> CloudError {
+    CloudError::Outage { detail: "injected: the cloud does not answer".to_owned(), may_have_worked }
 }
 
 /// Access of one process to one cloud.
 pub struct CloudConnection {
+    process: &'static str,
+    number: u64,
     provider: ProviderName,
     clouds: Clouds,
     budget: StepBudget,
@@ -376,16 +413,37 @@ const FOREIGN_ID_PREFIX: &str = "other-";
 const MAX_LIST_LAG: Duration = Duration::from_secs(60);
 /// Quota of each cloud.
 const MAX_SERVERS: usize = 12;
+/// One in this many refusals of a full cloud comes after the creation of the server.
+const LATE_REFUSALS: u32 = 4;
+/// Time for which an absent cloud keeps a connection open: longer than any deadline of a call.
+const HANG_TIME: Duration = Duration::from_secs(90);
+
+/// Behaviour of an absent cloud at one call.
+enum Absence {
+    /// It refuses the connection.
+    Refuses,
+    /// It ends the connection without an answer.
+    Resets,
+    /// It does not answer before the deadline.
+    Hangs,
+}
 
 impl CloudConnection {
+    fn caller(&self) -> Caller<'_> {
+        Caller { launcher: self.process, provider: &self.provider, connection: self.number }
+    }
+
     /// One call with its latency and injected faults.
     async fn call<T>(&self, call: impl FnOnce(&mut State) -> Result<T, CloudError>) -> Result<T, CloudError> {
         if !self.budget.take_step() {
             std::future::pending::<()>().await;
         }
+        let rates = self.clouds.0.lock().unwrap().fault_rates(&self.provider);
+        if rates.is_absent {
+            return self.call_absent(call).await;
+        }
         let (latency, extra_latency, failure) = {
             let mut state = self.clouds.0.lock().unwrap();
-            let rates = state.fault_rates(&self.provider);
             let extra_latency =
                 if rates.max_extra_latency_s > 0.0 { state.rng.gen_range(0.0..rates.max_extra_latency_s) } else { 0.0 };
             let failure = match () {
@@ -402,12 +460,48 @@ impl CloudConnection {
         // A call in flight takes effect even if its process was killed.
         let result = call(&mut self.clouds.0.lock().unwrap());
         if extra_latency > 0.0 {
-            tokio::time::sleep(Duration::from_secs_f64(extra_latency)).await;
+            self.delay(Duration::from_secs_f64(extra_latency)).await;
         }
         if self.budget.is_exhausted() {
             std::future::pending::<()>().await;
         }
         result
+    }
+
+    /// Delays the reply of a call because of a fault.
+    async fn delay(&self, duration: Duration) {
+        let until = Instant::now() + duration;
+        {
+            let delayed_until = &mut self.clouds.0.lock().unwrap().delayed_until;
+            let last = delayed_until.entry(self.provider.clone()).or_insert(until);
+            *last = until.max(*last);
+        }
+        tokio::time::sleep_until(until).await;
+    }
+
+    /// Executes one call of a cloud that does not answer. It may be executed nevertheless.
+    async fn call_absent<T>(&self, call: impl FnOnce(&mut State) -> Result<T, CloudError>) -> Result<T, CloudError> {
+        let (latency, absence, is_executed) = {
+            let rng = &mut self.clouds.0.lock().unwrap().rng;
+            let absence = match rng.gen_range(0..8) {
+                0..4 => Absence::Refuses,
+                4..7 => Absence::Resets,
+                _ => Absence::Hangs,
+            };
+            (rng.gen_range(0.05..0.6), absence, rng.r#gen())
+        };
+        tokio::time::sleep(Duration::from_secs_f64(latency)).await;
+        if is_executed && !matches!(absence, Absence::Refuses) {
+            // A call in flight takes effect even if its process was killed.
+            drop(call(&mut self.clouds.0.lock().unwrap()));
+        }
+        if matches!(absence, Absence::Hangs) {
+            self.delay(HANG_TIME).await;
+        }
+        if self.budget.is_exhausted() {
+            std::future::pending::<()>().await;
+        }
+        Err(outage(!matches!(absence, Absence::Refuses)))
     }
 
     /// Reports a mutating call that a process makes after its session ended.
@@ -423,7 +517,7 @@ impl CloudConnection {
 
     pub async fn create(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
         self.check_session(|| format!("server {} is created", order.hostname));
-        self.call(|state| state.create(&self.provider, order, MAX_SERVERS)).await
+        self.call(|state| state.create(self.caller(), order, MAX_SERVERS)).await
     }
 
     pub async fn delete(&self, id: &ExternalId) -> Result<(), CloudError> {
@@ -457,52 +551,5 @@ impl CloudConnection {
 
     pub async fn list(&self) -> Result<Vec<Instance>, CloudError> {
         self.call(|state| Ok(state.list(&self.provider))).await
-    }
-}
-
-impl SimpleAdapter for Adapter {
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
-        self.connection.create(order).await
-    }
-
-    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.connection.delete(id).await
-    }
-
-    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
-        self.connection.list().await
-    }
-
-    async fn quota_limits(&self) -> Result<Resources, CloudError> {
-        self.connection.call(|_| Ok(Resources::unlimited().with("instances", MAX_SERVERS as f64))).await
-    }
-
-    async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
-        self.connection.upload(order).await
-    }
-
-    async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.connection.delete_image(id).await
-    }
-
-    async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
-        self.connection.call(|state| Ok(state.list_images(&self.connection.provider))).await
-    }
-
-    fn launching(&self) -> LaunchConfig {
-        self.parts.launching(|_, _, _| Ok(server_resources()))
-    }
-
-    fn uploading(&self) -> Option<UploadConfig> {
-        Some(self.parts.uploading("qcow2"))
-    }
-
-    fn rate_limits(&self) -> RateLimits {
-        RateLimits {
-            spacing: Seconds::ZERO,
-            in_flight: InFlightLimit::Configurable,
-            listing_delay: Seconds(5.0),
-            refresh: Some(REFRESH_INTERVAL),
-        }
     }
 }

@@ -65,6 +65,8 @@ pub struct Participants {
     pub second_pool: bool,
     /// The label `b` has `min-ready`, too.
     pub second_min_ready: bool,
+    /// Clouds are slow, full or absent, and have no other faults: no request fails by them.
+    pub harmless_clouds: bool,
 }
 
 /// `max-ready-age` of the label `a` and `max-hold-age`, in seconds. Most nodes are held for longer.
@@ -88,6 +90,7 @@ impl Participants {
             tenant_limit: rng.gen_bool(0.3),
             second_pool: rng.gen_bool(0.3),
             second_min_ready: rng.gen_bool(0.3),
+            harmless_clouds: rng.gen_bool(0.4),
         }
     }
 

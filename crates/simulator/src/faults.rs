@@ -71,10 +71,16 @@ pub enum CloudFaultKind {
     Slow,
     DuplicateCreates,
     ForeignServers,
+    /// The cloud answers no call.
+    Absent,
+    /// The cloud has capacity for few servers, and reports more.
+    Full,
+    /// All clouds are full, so that requests queue.
+    AllFull,
 }
 
 impl CloudFaultKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Errors,
         Self::LostReplies,
         Self::Throttling,
@@ -84,7 +90,12 @@ impl CloudFaultKind {
         Self::Slow,
         Self::DuplicateCreates,
         Self::ForeignServers,
+        Self::Absent,
+        Self::Full,
+        Self::AllFull,
     ];
+    /// Kinds by which no request may fail.
+    const HARMLESS: [Self; 4] = [Self::Absent, Self::Full, Self::AllFull, Self::Slow];
 
     fn rates(self) -> CallFaultRates {
         let no_faults = CallFaultRates::default();
@@ -98,6 +109,8 @@ impl CloudFaultKind {
             Self::Slow => CallFaultRates { max_extra_latency_s: 25.0, ..no_faults },
             Self::DuplicateCreates => CallFaultRates { duplicate_creates: 0.3, ..no_faults },
             Self::ForeignServers => CallFaultRates { foreign_servers: 7, ..no_faults },
+            Self::Absent => CallFaultRates { is_absent: true, ..no_faults },
+            Self::Full | Self::AllFull => CallFaultRates { hidden_limit: Some(2), ..no_faults },
         }
     }
 }
@@ -148,28 +161,35 @@ impl Fault {
                 process => process < LAUNCHERS.len() || participants.builders,
             },
             Self::DeleteUpload { .. } | Self::RequestBuild { .. } | Self::FailBuilds { .. } => participants.builders,
-            Self::CloudCalls { .. } | Self::DeleteServer { .. } | Self::ClockJump { .. } => true,
+            Self::DeleteServer { .. } => !participants.harmless_clouds,
+            Self::CloudCalls { .. } | Self::ClockJump { .. } => true,
             Self::DeleteNode { .. } | Self::HoldNode { .. } | Self::DeleteRecord { .. } | Self::Reload { .. } => true,
         }
     }
 }
 
-/// The faults of a seed, 16 to 29, ordered by time.
+/// The faults of a seed, 16 to 33, ordered by time.
 pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
     let rng = &mut StdRng::seed_from_u64(seed ^ 0xfa17);
     let (participants, number) = (Participants::draw(seed), rng.gen_range(16..30));
     let fault = |rng: &mut StdRng| loop {
-        let fault = draw(rng);
+        let fault = draw(rng, participants);
         if fault.applies_to(participants) {
             break (rng.gen_range(60.0..RUN_LENGTH_S - 120.0), fault);
         }
     };
     let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| fault(rng)).collect();
+    if participants.harmless_clouds {
+        // Each kind once more: few of the other faults concern clouds.
+        let kinds = CloudFaultKind::HARMLESS.iter();
+        faults.extend(kinds.map(|kind| (rng.gen_range(60.0..RUN_LENGTH_S - 400.0), cloud_fault(rng, *kind))));
+    }
     faults.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     faults
 }
 
-fn draw(rng: &mut StdRng) -> Fault {
+fn draw(rng: &mut StdRng, participants: Participants) -> Fault {
+    let kinds = if participants.harmless_clouds { &CloudFaultKind::HARMLESS[..] } else { &CloudFaultKind::ALL };
     // Launchers are drawn more often than builders. The launcher of Nodepool 11 is only killed and slowed down: its
     // writes after the end of its session are not under test.
     let process = [0, 0, 1, 1, 2, 3][rng.gen_range(0..6)];
@@ -180,11 +200,10 @@ fn draw(rng: &mut StdRng) -> Fault {
         4 => Fault::Expire { process },
         5 => Fault::Disconnect { process, seconds: rng.gen_range(0.5..20.0) },
         6 => Fault::LoseMessages { process, requests: rng.gen_range(1..6), answers: rng.r#gen() },
-        7..9 => Fault::CloudCalls {
-            provider: PROVIDERS[rng.gen_range(0..PROVIDERS.len())],
-            kind: CloudFaultKind::ALL[rng.gen_range(0..CloudFaultKind::ALL.len())],
-            seconds: if rng.gen_ratio(1, 5) { rng.gen_range(400.0..2400.0) } else { rng.gen_range(30.0..400.0) },
-        },
+        7..9 => {
+            let kind = kinds[rng.gen_range(0..kinds.len())];
+            cloud_fault(rng, kind)
+        }
         9 => Fault::DeleteServer { nth: rng.gen_range(0..20) },
         10 if rng.gen_ratio(1, 3) => Fault::ClockJump { seconds: rng.gen_range(-RUN_LENGTH_S..RUN_LENGTH_S) },
         10 => Fault::ClockJump { seconds: rng.gen_range(-30.0..120.0) },
@@ -214,6 +233,14 @@ fn draw(rng: &mut StdRng) -> Fault {
             },
             seconds: rng.gen_range(15.0..400.0),
         },
+    }
+}
+
+fn cloud_fault(rng: &mut StdRng, kind: CloudFaultKind) -> Fault {
+    Fault::CloudCalls {
+        provider: PROVIDERS[rng.gen_range(0..PROVIDERS.len())],
+        kind,
+        seconds: if rng.gen_ratio(1, 5) { rng.gen_range(400.0..2400.0) } else { rng.gen_range(30.0..400.0) },
     }
 }
 
@@ -363,7 +390,9 @@ pub fn inject(fault: &Fault, targets: &FaultTargets) {
             processes[process].is_alive()
         }
         Fault::CloudCalls { provider, kind, seconds } => {
-            clouds.set_fault_rates(provider, kind.rates(), Duration::from_secs_f64(seconds));
+            let providers = if kind == CloudFaultKind::AllFull { &PROVIDERS[..] } else { &[provider] };
+            let duration = Duration::from_secs_f64(seconds);
+            providers.iter().for_each(|provider| clouds.set_fault_rates(provider, kind.rates(), duration));
             true
         }
         Fault::DeleteServer { nth } => clouds.delete_any_server(nth),

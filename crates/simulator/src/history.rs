@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::configuration::{PROVIDERS, Participants};
+use super::configuration::{LABELS, PROVIDERS, Participants};
 use super::min_ready::MinReadyChecker;
 use bytes::Bytes;
 use nodepool::actors::runtime::clock;
@@ -20,6 +20,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::time::Timestamp;
 use nodepool_policy::invariants::images::{ImageInvariantChecker, ImageObservation};
+use nodepool_policy::invariants::launches::{Caller, LaunchInvariantChecker};
 use nodepool_policy::invariants::nodes::{self, CloudObjectKey, InvariantChecker, Observation, Violation};
 use nodepool_zk::paths;
 use rustc_hash::{FxHashMap, FxHasher};
@@ -37,6 +38,7 @@ struct RunState {
     checker: InvariantChecker,
     images: ImageInvariantChecker,
     min_ready: MinReadyChecker,
+    launches: LaunchInvariantChecker,
     data: FxHashMap<String, Bytes>,
     /// Limits in the configuration files, and limits that the invariant checker has observed.
     limits: BTreeMap<PoolId, usize>,
@@ -50,6 +52,11 @@ struct RunState {
     keeps_checked_fields_only: bool,
     trace: Option<Vec<String>>,
 }
+
+/// The first pool of each provider has room if it has fewer nodes, whatever its limit and however many nodes a request
+/// of higher rank reserves.
+const ROOM: usize = 5;
+const MAIN_POOL: &str = "main";
 
 impl RunHistory {
     /// A history that keeps every line of the trace.
@@ -84,6 +91,62 @@ impl RunHistory {
         state.trace_line(&format!("{observation:?}"));
         let found = state.images.observe(observation);
         state.record_violations(found);
+    }
+
+    /// Checks launches with the label that all pools have. In runs without other faults of clouds, no pool of these
+    /// declines a request for it.
+    pub fn check_launches(&self, participants: Participants) {
+        let launches = &mut self.0.lock().unwrap().launches;
+        launches.set_common_label(LABELS[0]);
+        // Nodepool 11 declines requests for labels that it does not have.
+        if participants.harmless_clouds && !participants.nodepool11 {
+            launches.forbid_declines();
+        }
+    }
+
+    /// A process opened a connection to a cloud.
+    pub fn connected(&self, caller: Caller<'_>) {
+        self.0.lock().unwrap().launches.connected(caller);
+    }
+
+    /// A cloud refuses a creation because it is full.
+    pub fn launch_refused(&self, caller: Caller<'_>) {
+        let mut state = self.0.lock().unwrap();
+        state.trace_line(&format!("Refused({} at {})", caller.launcher, caller.provider));
+        let found = state.launches.refused(caller, clock::monotonic_now());
+        state.record_violations(found.into_iter().collect());
+    }
+
+    /// A cloud creates a server, which may fail because the cloud is full.
+    pub fn server_created(&self, caller: Caller<'_>) {
+        self.0.lock().unwrap().launches.created(caller, clock::monotonic_now());
+    }
+
+    /// A cloud creates a server for this node, which will run.
+    pub fn launch_accepted(&self, caller: Caller<'_>, node: &NodeId) {
+        let (state, now) = (&mut *self.0.lock().unwrap(), clock::monotonic_now());
+        let (requests, nodes) = (state.checker.requests(), state.checker.nodes());
+        // A request that lacks room in the pool itself is not in line.
+        let is_beside = |node: &&Node| {
+            node.provider.as_ref() == Some(caller.provider) && node.pool.as_ref() == Some(&MAIN_POOL.into())
+        };
+        let has_room = nodes.values().filter(is_beside).count() < ROOM;
+        let request = nodes.get(node).filter(|_| has_room);
+        let request = request.and_then(|node| requests.get_key_value(node.allocated_to.as_ref()?));
+        let is_of = |id: &RequestId, node: &Node| node.allocated_to.as_ref() == Some(id);
+        let has_nodes = |id: &RequestId| nodes.values().any(|node| is_of(id, node));
+        let found = state.launches.accepted(caller, node, request, has_nodes, now);
+        state.record_violations(found.into_iter().collect());
+    }
+
+    /// A server of this provider no longer exists.
+    pub fn server_removed(&self, provider: &ProviderName) {
+        self.0.lock().unwrap().launches.removed(provider, clock::monotonic_now());
+    }
+
+    /// The faults of a cloud change.
+    pub fn interrupt_launches(&self, provider: &ProviderName) {
+        self.0.lock().unwrap().launches.interrupted(provider);
     }
 
     /// Adds a violation that the invariant checkers do not detect.
@@ -133,15 +196,18 @@ impl RunHistory {
                     record(data)
                 };
                 state.min_ready.node(&id, node.as_ref());
-                state.checker.observe(Observation::Node(&id, node.as_ref()))
+                let mut found = state.node_changed(&id, node.as_ref());
+                found.extend(state.checker.observe(Observation::Node(&id, node.as_ref())));
+                found
             }
             paths::ZnodePath::Request(id) => {
                 let checked_fields_only = state.keeps_checked_fields_only;
                 let request =
                     if checked_fields_only { record::<RequestFields>(data).map(From::from) } else { record(data) };
-                let found = state.min_ready.request(&id, owner, request.as_ref());
-                state.record_violations(found);
-                state.checker.observe(Observation::Request(&id, request.as_ref()))
+                let mut found = state.min_ready.request(&id, owner, request.as_ref());
+                found.extend(state.checker.observe(Observation::Request(&id, request.as_ref())));
+                found.extend(state.request_changed(&id));
+                found
             }
             paths::ZnodePath::NodeContender(id, name) => {
                 if data.is_some() {
@@ -150,7 +216,9 @@ impl RunHistory {
                 state.checker.observe(Observation::NodeContender(&id, &name, data.is_some()))
             }
             paths::ZnodePath::RequestContender(id, _) => {
-                state.checker.observe(Observation::RequestContender(&id, data.is_some()))
+                let mut found = state.checker.observe(Observation::RequestContender(&id, data.is_some()));
+                found.extend(state.request_changed(&id));
+                found
             }
             paths::ZnodePath::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
@@ -348,6 +416,22 @@ fn record<T: DeserializeOwned>(data: Option<&Bytes>) -> Option<T> {
 }
 
 impl RunState {
+    fn node_changed(&mut self, id: &NodeId, node: Option<&Node>) -> Vec<Violation> {
+        let Some(node) = node.filter(|node| self.checker.nodes().get(id).is_none_or(|was| was.state != node.state))
+        else {
+            return Vec::new();
+        };
+        let now = clock::monotonic_now();
+        let provider = node.provider.as_ref();
+        provider.and_then(|provider| self.launches.node(id, provider, node.state, now)).into_iter().collect()
+    }
+
+    fn request_changed(&mut self, id: &RequestId) -> Option<Violation> {
+        let now = clock::monotonic_now();
+        let request = self.checker.requests().get(id).filter(|_| !self.checker.is_request_locked(id));
+        self.launches.request(id, request, now)
+    }
+
     fn record_violations(&mut self, found: Vec<Violation>) {
         for violation in found {
             self.trace_line(&format!("VIOLATION {violation}"));

@@ -119,6 +119,7 @@ async fn simulate(seed: u64, faults: &[(f64, Fault)], history: RunHistory) -> Ou
     zookeeper.observe(Box::new(move |path, znode| observer.znode(path, znode)));
     let clouds = Clouds::new(seed, history.clone());
     let participants = Participants::draw(seed);
+    history.check_launches(participants);
     if participants.small_transactions {
         zookeeper.limit_transactions(SMALL_TRANSACTION_BYTES);
         history.validate_every_record();

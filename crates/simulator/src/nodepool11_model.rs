@@ -129,8 +129,8 @@ impl Nodepool11Model {
             reader: Consumer { zk: zk.clone() },
             view: StaleView::new(history, run),
             zk,
-            own_cloud: clouds.connect(NODEPOOL11_PROVIDERS[0].into(), budget),
-            shared: clouds.connect(NODEPOOL11_PROVIDERS[1].into(), budget),
+            own_cloud: clouds.connect("nodepool11", NODEPOOL11_PROVIDERS[0].into(), budget),
+            shared: clouds.connect("nodepool11", NODEPOOL11_PROVIDERS[1].into(), budget),
             pools: NODEPOOL11_PROVIDERS.map(pool),
             components: RefCell::default(),
         });

@@ -236,8 +236,12 @@ pub fn launcher(
             // Polls are rare, because no consumer waits for a reload, and each poll wakes all actors of the launcher.
             options.config_check = Seconds(11.0);
         };
-        let process =
-            InProcessDaemon::with_identity(Identity::named(launcher.name), "", tune, Some(clouds.drivers(budget)));
+        let process = InProcessDaemon::with_identity(
+            Identity::named(launcher.name),
+            "",
+            tune,
+            Some(clouds.drivers(launcher.name, budget)),
+        );
         actix_rt::spawn(check_launcher(launcher.name, process.shared.clone(), budget.clone(), history.clone()));
         let sessions = sessions.clone();
         let run = move |process: &mut InProcessDaemon, zk: Zk| {

@@ -1,5 +1,6 @@
 //! Invariants: conditions that hold in every state, checked at run time, by tests and by the simulator.
 
 pub mod images;
+pub mod launches;
 pub mod nodes;
 pub(crate) mod records;

@@ -243,6 +243,11 @@ impl InvariantChecker {
         &self.requests
     }
 
+    /// Whether the lock of this request has a contender.
+    pub fn is_request_locked(&self, id: &RequestId) -> bool {
+        self.request_contenders.contains_key(id)
+    }
+
     /// Violations once faults have ended and all consumers have released their nodes.
     pub fn at_quiescence(&self) -> Vec<Violation> {
         let open = self
