@@ -18,9 +18,8 @@ const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 const BATCH_DELAY: Duration = Duration::from_millis(50);
 /// Maximum number of samples per batch.
 const MAX_BATCH: usize = 1000;
-/// Maximum size of a datagram that every network carries without fragmentation: the minimum MTU of IPv6, 1280, less
-/// headers.
-const MAX_DATAGRAM_BYTES: usize = 1232;
+/// Maximum size of a datagram, as the Python client of statsd sends them: some servers read no more.
+const MAX_DATAGRAM_BYTES: usize = 512;
 
 /// Starts the task and returns its queue. Samples are queued until the server's name is resolved.
 pub fn start(address: StatsdAddress) -> SampleSink {
@@ -94,10 +93,12 @@ async fn resolve(address: &StatsdAddress) -> Result<SocketAddr, String> {
     best.copied().ok_or_else(|| "the name has no address".to_owned())
 }
 
-/// Names contain values from records of other programs; a line feed in one must not forge another sample.
+/// Replaces the separators of the format, and control characters. Names contain values from records of other programs;
+/// a line feed in one must not forge another sample.
 fn printable(name: &str) -> Cow<'_, str> {
-    match name.contains(char::is_control) {
-        true => Cow::Owned(name.replace(char::is_control, "_")),
+    let is_separator = |c: char| c.is_control() || matches!(c, ':' | '|');
+    match name.contains(is_separator) {
+        true => Cow::Owned(name.replace(is_separator, "_")),
         false => Cow::Borrowed(name),
     }
 }
@@ -122,9 +123,27 @@ mod tests {
         let mut buffer = [0; 1024];
         let length = server.recv(&mut buffer).await.unwrap();
         let expected = "nodepool.nodes.ready:3|g\nnodepool.launch.ready:1|c\nnodepool.launch.ready:12.5|ms\n\
-                        nodepool.provider.p.max_servers:inf|g\nnodepool.label.a_forged:1|c.nodes.ready:0|g\n\
+                        nodepool.provider.p.max_servers:inf|g\nnodepool.label.a_forged_1_c.nodes.ready:0|g\n\
                         nodepool.dib_image_build.i.qcow2.rc:0|g\nnodepool.dib_image_build.i.qcow2.rc:-9|g";
         assert_eq!(std::str::from_utf8(&buffer[..length]).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn datagrams_are_no_larger_than_those_of_the_python_client() {
+        let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let (sink, samples) = SampleSink::channel();
+        let names: Vec<String> = (100..140).map(|number| format!("nodepool.label.small{number}.ready")).collect();
+        names.iter().for_each(|name| sink.send(Sample::gauge(name, 3.0)));
+        drop(sink);
+        forward(StatsdAddress { host: "127.0.0.1".to_owned(), port }, samples).await;
+        let (mut buffer, mut lines) = ([0; 2048], Vec::new());
+        while lines.len() < names.len() {
+            let length = server.recv(&mut buffer).await.unwrap();
+            assert!(length <= 512, "{length}");
+            lines.extend(std::str::from_utf8(&buffer[..length]).unwrap().lines().map(str::to_owned));
+        }
+        assert_eq!(lines, names.iter().map(|name| format!("{name}:3|g")).collect::<Vec<_>>());
     }
 
     #[tokio::test]
