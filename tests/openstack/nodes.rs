@@ -41,7 +41,8 @@ fn a_node_matches_its_label_and_its_record_matches_the_cloud() {
                 assert_eq!((node.image_id.as_deref(), node.username.as_deref()), (Some("image"), Some("zuul")));
                 assert_eq!((node.region.as_deref(), node.host_keys.len()), (None, 0));
                 assert_eq!(*node.attributes, json!({"rack": "r1"}));
-                assert_eq!((&node.interface_ip, &node.public_ipv4), (&node.private_ipv4, &None));
+                assert_eq!(node.interface_ip, node.private_ipv4);
+                assert_eq!((&node.public_ipv4, &node.public_ipv6), (&Some(String::new()), &Some(String::new())));
                 assert_matches_nova(node, &server, &cloud);
                 let number = &harness.consumer.request(&id).await.unwrap().nodes[0];
                 assert_eq!(server["name"], json!(format!("np{number}")));

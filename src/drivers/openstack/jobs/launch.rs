@@ -364,9 +364,7 @@ impl LaunchServer {
                 self.call(Step::ListingPorts(instance), call)
             }
             FloatingIpSource::Unknown if needs => self.recheck_after_refresh(),
-            FloatingIpSource::Network(_) | FloatingIpSource::Absent | FloatingIpSource::Unknown => {
-                Next::Done(Outcome::Launched(instance))
-            }
+            FloatingIpSource::Network(_) | FloatingIpSource::Absent | FloatingIpSource::Unknown => launched(instance),
         }
     }
 
@@ -397,7 +395,7 @@ impl LaunchServer {
         let (Some((port, address)), FloatingIpSource::Network(network)) =
             (found, self.catalog.networks().floating_ip_source.clone())
         else {
-            return Next::Done(Outcome::Launched(instance));
+            return launched(instance);
         };
         self.context.record_floating_ip_request(&instance.external_id.to_string(), &port.id);
         let request = json!({"floating_network_id": network, "port_id": port.id, "fixed_ip_address": address});
@@ -422,7 +420,7 @@ impl LaunchServer {
                 instance.interface_ip = Some(address.clone());
             }
             instance.public_ipv4 = Some(address);
-            return Next::Done(Outcome::Launched(instance));
+            return launched(instance);
         }
         match left {
             0 => {
@@ -450,6 +448,14 @@ fn fault_error(fault: &str) -> Next<Call> {
         true => Next::Failed(CloudError::Quota(fault.to_owned())),
         false => status_failure(format!("Server in error state: {fault}")),
     }
+}
+
+/// Ends the job. A public address that the server lacks is written as `""`, as Nodepool 11 writes it.
+fn launched(mut instance: Box<Instance>) -> Next<Call> {
+    for address in [&mut instance.public_ipv4, &mut instance.public_ipv6] {
+        address.get_or_insert_default();
+    }
+    Next::Done(Outcome::Launched(instance))
 }
 
 fn floating_ip_of(answer: &Value) -> Option<FloatingIp> {
