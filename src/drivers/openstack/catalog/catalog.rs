@@ -20,6 +20,8 @@ pub struct CloudCatalog {
     by_id: HashMap<String, usize>,
     /// The id of each cloud image that labels name, or the reason why it has none.
     pub images: BTreeMap<String, Result<String, String>>,
+    /// Names of several active images.
+    pub ambiguous_images: BTreeSet<String>,
     networks: Networks,
     pub zones: Vec<String>,
     /// Labels whose servers have had a floating address. Only a running server shows whether it needs one.
@@ -113,18 +115,17 @@ impl CloudCatalog {
     /// contains `flavor-name`. Without `min-ram`, it is the flavor with exactly this name or id.
     pub fn flavor(&self, spec: &ServerSpec) -> Result<&Flavor, Unavailable> {
         let name = spec.flavor.as_deref().unwrap_or_default();
-        let found = match spec.min_ram {
-            1.. => self.flavors.iter().find(|flavor| flavor.ram >= spec.min_ram as f64 && flavor.name.contains(name)),
-            _ => self.flavors.iter().find(|flavor| flavor.name == name || flavor.id == name),
-        };
-        found.ok_or_else(|| {
-            let what = match (spec.min_ram, &spec.flavor) {
-                (1.., Some(name)) => format!("with {} MiB and a name that contains {name}", spec.min_ram),
-                (1.., None) => format!("with {} MiB", spec.min_ram),
-                (_, name) => format!("named {}", name.as_deref().unwrap_or("(none)")),
-            };
-            Unavailable::Permanent(format!("Unable to find flavor {what}"))
-        })
+        if spec.min_ram > 0 {
+            let suits = |flavor: &&Flavor| flavor.ram >= spec.min_ram as f64 && flavor.name.contains(name);
+            return self.flavors.iter().find(suits).ok_or_else(|| {
+                let named = spec.flavor.as_ref().map(|name| format!(" and a name that contains {name}"));
+                missing("flavor", &format!("with {} MiB{}", spec.min_ram, named.unwrap_or_default()))
+            });
+        }
+        let matching = self.flavors.iter().filter(|flavor| flavor.name == name || flavor.id == name);
+        let name = spec.flavor.as_deref().unwrap_or("(none)");
+        only_one("flavor", name, matching, |flavor| &flavor.id)?
+            .ok_or_else(|| missing("flavor", &format!("named {name}")))
     }
 
     /// The id of a label's cloud image.
@@ -146,9 +147,9 @@ impl CloudCatalog {
     /// The ids of a label's networks, in the order of the configuration.
     pub fn network_ids(&self, spec: &ServerSpec) -> Result<Vec<&str>, Unavailable> {
         let id = |name: &String| {
-            let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name);
-            let missing = || Unavailable::Permanent(format!("Unable to find network {name}"));
-            found.map(|network| network.id.as_str()).ok_or_else(missing)
+            let matching = self.networks.all.iter().filter(|network| network.name == *name || network.id == *name);
+            let found = only_one("network", name, matching, |network| &network.id)?;
+            found.map(|network| network.id.as_str()).ok_or_else(|| missing("network", name))
         };
         spec.networks.iter().map(id).collect()
     }
@@ -220,6 +221,29 @@ impl CloudCatalog {
         need.add(&self.network_need(pool, spec));
         Ok(need)
     }
+}
+
+/// The only one of the entries with a name or id. Several are refused, as openstacksdk refuses them: any of them may be
+/// meant.
+fn only_one<'a, T>(
+    kind: &str,
+    name: &str,
+    mut matching: impl Iterator<Item = &'a T>,
+    id: impl Fn(&T) -> &String,
+) -> Result<Option<&'a T>, Unavailable> {
+    match (matching.next(), matching.next()) {
+        (found, None) => Ok(found),
+        (None, _) => Ok(None),
+        (Some(first), Some(second)) => Err(Unavailable::Permanent(format!(
+            "several {kind}s are named {name}, among them {} and {}; configure the id instead of the name",
+            id(first),
+            id(second)
+        ))),
+    }
+}
+
+fn missing(kind: &str, description: &str) -> Unavailable {
+    Unavailable::Permanent(format!("Unable to find {kind} {description}"))
 }
 
 /// Resources of one server, with its ram in MiB.
@@ -364,6 +388,41 @@ mod tests {
         assert_eq!((found.external, found.internal), (set(&["b"]), set(&["a", "outside"])));
         let found = networks("", physical, None);
         assert_eq!((found.external, found.internal), (set(&["wire"]), set(&["a", "b"])));
+    }
+
+    #[test]
+    fn a_name_with_several_meanings_is_refused() {
+        let flavors = ["f1", "f2"].map(|id| json!({"id": id, "name": "small"}));
+        let catalog = CloudCatalog::new(Services::default(), serde_json::from_value(json!(flavors)).unwrap());
+        let catalog = catalog.with_networks(networks("", json!([{"id": "3", "name": "a"}]), None));
+        let spec = |flavor: &str, network: &str| ServerSpec {
+            flavor: Some(flavor.to_owned()),
+            networks: vec![network.to_owned()],
+            label: "a".into(),
+            min_ram: 0,
+            image_name: String::new(),
+            image: ImageRef::Uploaded,
+            security_groups: Vec::new(),
+            key_name: None,
+            config_drive: None,
+            userdata: None,
+            volume: None,
+            properties: BTreeMap::new(),
+            dynamic_properties: BTreeMap::new(),
+            floating_ip: false,
+        };
+        let reason = |found: Result<&str, Unavailable>| found.unwrap_err().reason().to_owned();
+        let flavor = |name: &str| catalog.flavor(&spec(name, "b")).map(|flavor| flavor.id.as_str());
+        let several = "several flavors are named small, among them f1 and f2; configure the id instead of the name";
+        assert_eq!(reason(flavor("small")), several);
+        assert_eq!(
+            (flavor("f2").unwrap(), reason(flavor("none"))),
+            ("f2", "Unable to find flavor named none".to_owned())
+        );
+        let network = |name: &str| catalog.network_ids(&spec("f1", name)).map(|ids| ids[0].to_owned());
+        let several = "several networks are named a, among them 1 and 3; configure the id instead of the name";
+        assert_eq!(network("a").unwrap_err().reason(), several);
+        assert_eq!(network("3").unwrap(), "3");
     }
 
     #[test]

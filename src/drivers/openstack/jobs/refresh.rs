@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
+use tracing::warn;
 
 use crate::common::server_section::Label;
 use crate::openstack::api_types::{self, Flavor, Network, Server, Zone};
@@ -60,6 +61,7 @@ struct RefreshResults {
     services: Services,
     lists: HashMap<&'static str, Vec<Value>>,
     images: Vec<(String, Result<String, String>)>,
+    ambiguous_images: BTreeSet<String>,
     zones: Vec<String>,
     limits: Option<Resources>,
     volume_limits: Option<Resources>,
@@ -195,8 +197,14 @@ impl RefreshProvider {
             PendingQuery::ImageNamed(name) => {
                 let images: Vec<api_types::GlanceImage> = api_types::list(answer, "images").map_err(failed)?;
                 // The newest image is the first.
-                match images.into_iter().find(|image| image.status == "active") {
-                    Some(image) => self.results.images.push((name, Ok(image.id))),
+                let mut active = images.into_iter().filter(|image| image.status == "active");
+                match active.next() {
+                    Some(image) => {
+                        if active.next().is_some() {
+                            self.results.ambiguous_images.insert(name.clone());
+                        }
+                        self.results.images.push((name, Ok(image.id)));
+                    }
                     None => self.pending.push_front(PendingQuery::ImageWithId(name)),
                 }
             }
@@ -208,7 +216,7 @@ impl RefreshProvider {
             }
             PendingQuery::Zones => {
                 let zones: Vec<Zone> = api_types::list(answer, "availabilityZoneInfo").map_err(failed)?;
-                let available = zones.into_iter().filter(|zone| zone.state.available);
+                let available = zones.into_iter().filter(|zone| zone.state.available && !zone.name.is_empty());
                 self.results.zones = available.map(|zone| zone.name).collect();
             }
             PendingQuery::ComputeLimits => self.results.limits = Some(limits(answer, &COMPUTE_LIMITS)?),
@@ -322,6 +330,10 @@ impl RefreshProvider {
         catalog.fallback = fallback;
         catalog.limits_unavailable = self.results.limits_unavailable.take();
         catalog.images = self.results.images.drain(..).collect();
+        catalog.ambiguous_images = std::mem::take(&mut self.results.ambiguous_images);
+        for name in catalog.ambiguous_images.difference(&previous.ambiguous_images) {
+            warn!(provider = %context.provider, image = name, "the cloud has several active images of this name; the newest is used");
+        }
         catalog.zones = std::mem::take(&mut self.results.zones);
         let floating = self.results.servers.iter().filter(|server| !floating_addresses(server).is_empty());
         let floating = floating.filter_map(|server| context.label_of(&server.metadata));
