@@ -286,6 +286,22 @@ async fn a_failed_export_keeps_the_previous_file() {
 }
 
 #[tokio::test]
+async fn a_build_in_no_format_is_refused() {
+    let harness = CliHarness::new().await;
+    let file = harness.home.path().join("nodepool.yaml");
+    let configuration = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{configuration}diskimages: [{{name: loose}}]\n")).unwrap();
+    for line in ["image-build loose", "image-build --wait loose"] {
+        let output = harness.run(line).await;
+        assert_eq!(output.status, Some(1), "{line}: {}", output.stdout);
+        let expected = "image loose is built in no format: add it to the diskimages of a provider";
+        assert!(output.last_stderr_line().contains(expected), "{line}: {}", output.stderr);
+    }
+    assert_eq!(harness.children("/nodepool/images").await, Vec::<String>::new());
+    harness.stop().await;
+}
+
+#[tokio::test]
 async fn a_closed_output_pipe_is_no_error() {
     let harness = CliHarness::new().await;
     harness.put("/nodepool/nodes/0000000000", br#"{"state": "ready"}"#).await;

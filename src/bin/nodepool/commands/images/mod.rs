@@ -79,6 +79,11 @@ pub async fn request_build(zk: &Zk, config: &Config, image: &ImageName) -> anyho
     if configured.pause {
         bail!("Skipping build request for image {image}; paused");
     }
+    if configured.formats.is_empty() {
+        bail!(
+            "image {image} is built in no format: add it to the diskimages of a provider, or set its `formats` in the configuration"
+        );
+    }
     check_name(image)?;
     make_path(zk, &paths::image_build_request(image)).await.context("cannot request a build")
 }
