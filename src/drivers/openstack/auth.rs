@@ -186,7 +186,7 @@ impl Keystone {
         let limit =
             self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
         let request = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
-        let sent = request.send().await;
+        let sent = crate::openstack::http::send_repeatable(request).await;
         let status_code = sent.as_ref().ok().map(|answer| answer.status().as_u16());
         self.timings.record("identity.POST.tokens", status_code, began.elapsed());
         let answer =

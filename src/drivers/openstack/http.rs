@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use futures::FutureExt;
 use openstack::ErrorKind;
 use openstack::session::{ServiceType, Session};
-use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url, redirect};
+use reqwest::{Certificate, Client, Identity, Method, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde_json::Value;
 
 use super::auth::{Keystone, KeystoneAuth};
@@ -182,6 +182,9 @@ impl Connection {
             builder = builder.json(body);
         }
         let answer = match &request.content {
+            None if request.method == Method::GET => {
+                send_repeatable(builder).await.map_err(|error| transport_error(&error))?
+            }
             None => builder.send().await.map_err(|error| transport_error(&error))?,
             Some(content) => content.send(builder).await.map_err(|error| match error {
                 ContentError::Http(error) => transport_error(&error),
@@ -468,6 +471,22 @@ fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity>
         pem.extend(key);
     }
     Identity::from_pem(&pem)
+}
+
+/// Maximum number of times that a request is sent again because a kept connection turned out to be closed.
+const MAX_CLOSED_CONNECTIONS: usize = 2;
+
+/// Sends a request that may be executed twice. If a kept connection ends without a byte of a response, the request is
+/// sent again at once on another one: some servers close connections after each response without announcing it.
+pub async fn send_repeatable(builder: RequestBuilder) -> reqwest::Result<Response> {
+    for _ in 0..MAX_CLOSED_CONNECTIONS {
+        let Some(attempt) = builder.try_clone() else { break };
+        match attempt.send().await {
+            Err(error) if error.is_request() && !error.is_connect() && !error.is_timeout() => {}
+            result => return result,
+        }
+    }
+    builder.send().await
 }
 
 /// Maps a missing or truncated response.

@@ -1,6 +1,7 @@
 //! Tests of the connection against a scripted cloud with one fault per case.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,6 +26,8 @@ struct ScriptedCloud {
     services: Mutex<Vec<&'static str>>,
     /// The version in Nova's path.
     nova: Mutex<&'static str>,
+    /// Keeps each connection until the next request, and closes it then.
+    closes_kept_connections: AtomicBool,
     reply_override: Box<ReplyOverride>,
 }
 
@@ -37,6 +40,7 @@ impl ScriptedCloud {
             received: Mutex::default(),
             services: Mutex::new(vec!["compute", "network"]),
             nova: Mutex::new("v2.1"),
+            closes_kept_connections: AtomicBool::new(false),
             reply_override: Box::new(reply_override),
         });
         let serving = cloud.clone();
@@ -61,28 +65,20 @@ impl ScriptedCloud {
     }
 
     async fn serve(self: Arc<Self>, mut stream: TcpStream) {
-        let (mut head, mut byte) = (Vec::new(), [0]);
-        while !head.ends_with(b"\r\n\r\n") {
-            if stream.read_exact(&mut byte).await.is_err() {
-                return;
-            }
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).unwrap();
-        let length =
-            head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-        stream.read_exact(&mut vec![0; length.unwrap_or(0)]).await.unwrap();
-        let call: Vec<&str> = head.split(' ').take(2).collect();
-        let call = call.join(" ");
+        let Some(call) = receive(&mut stream).await else { return };
         self.received.lock().unwrap().push(call.clone());
         let ScriptedReply(status, lines, body) =
             (self.reply_override)(&call).unwrap_or_else(|| self.default_reply(&call));
         if status == NO_RESPONSE {
             return std::future::pending().await;
         }
-        let length = body.len();
-        let text = format!("HTTP/1.1 {status} x\r\n{lines}connection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+        let closes_later = self.closes_kept_connections.load(Ordering::Relaxed);
+        let (length, close) = (body.len(), if closes_later { "" } else { "connection: close\r\n" });
+        let text = format!("HTTP/1.1 {status} x\r\n{lines}{close}content-length: {length}\r\n\r\n{body}");
         let _ = stream.write_all(text.as_bytes()).await;
+        if closes_later {
+            receive(&mut stream).await;
+        }
     }
 
     fn default_reply(&self, call: &str) -> ScriptedReply {
@@ -112,6 +108,20 @@ impl ScriptedCloud {
             _ => ScriptedReply(200, "", "{}".to_owned()),
         }
     }
+}
+
+/// The next call on this connection.
+async fn receive(stream: &mut TcpStream) -> Option<String> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).await.ok()?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+    stream.read_exact(&mut vec![0; length.unwrap_or(0)]).await.ok()?;
+    let call: Vec<&str> = head.split(' ').take(2).collect();
+    Some(call.join(" "))
 }
 
 fn servers() -> Request {
@@ -390,4 +400,19 @@ async fn a_repeated_change_waits_for_the_call_guard_with_its_new_token() {
     connection.send(&deletion, &guard).await.unwrap();
     assert_eq!(*counts.lock().unwrap(), [(2, 1)], "there is a new token, and the old one was rejected once");
     assert_eq!(cloud.count("DELETE"), 2);
+}
+
+#[tokio::test]
+async fn a_get_on_a_connection_that_the_server_has_closed_is_sent_again() {
+    let cloud = ScriptedCloud::start(|_| None).await;
+    cloud.closes_kept_connections.store(true, Ordering::Relaxed);
+    let connection = cloud.connection();
+    for _ in 0..3 {
+        connection.send(&servers(), &CallGuard::none()).await.unwrap();
+    }
+    assert_eq!(cloud.count("GET /compute/v2.1/servers"), 3);
+    // A creation is not: it may have been executed.
+    let creation = Request { creates: true, ..Request::new(Api::Compute, Method::POST, &["servers"]) };
+    let failure = connection.send(&creation, &CallGuard::none()).await.unwrap_err();
+    assert!(failure.may_have_worked && failure.error.suggests_outage(), "{failure:?}");
 }
