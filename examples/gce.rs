@@ -138,7 +138,7 @@ impl Gce {
         let message = answer["error"]["message"].as_str().unwrap_or_default();
         match status {
             status if status.is_success() => Ok(answer),
-            StatusCode::NOT_FOUND => Err(CloudError::NotFound),
+            StatusCode::NOT_FOUND => Err(CloudError::not_found(message)),
             StatusCode::TOO_MANY_REQUESTS => {
                 Err(CloudError::Throttled { retry_after: Seconds(retry_after.unwrap_or(1.0)) })
             }

@@ -43,7 +43,8 @@ impl SimpleAdapter for Shelf {
     }
 
     async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.instances.lock().unwrap().remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+        let deleted = self.instances.lock().unwrap().remove(&id.to_string());
+        deleted.map(drop).ok_or_else(|| CloudError::not_found("no such instance"))
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {

@@ -176,7 +176,10 @@ fn consoles_and_addresses_are_as_configured() {
         let console = provider.run(Job::Console(instance.external_id.clone())).await;
         assert_eq!(console, Ok(Outcome::Console(Some("no network".to_owned()))));
         provider.run(Job::Delete(instance.external_id.clone())).await.unwrap();
-        assert_eq!(provider.run(Job::Console(instance.external_id)).await, Err(CloudError::NotFound));
+        assert_eq!(
+            provider.run(Job::Console(instance.external_id)).await,
+            Err(CloudError::not_found("no such object"))
+        );
     });
 }
 

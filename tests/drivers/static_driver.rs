@@ -385,7 +385,7 @@ fn jobs_a_static_provider_cannot_do_fail() {
         let mut provider = ProviderHarness::of_config(&config("- {name: fake-host-1, labels: a}"));
         assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))));
         let unknown = identity("fake-host-1", "root", 22);
-        assert_eq!(provider.run(Job::Inspect(unknown.clone())).await, Err(CloudError::NotFound));
-        assert_eq!(provider.run(Job::Probe(unknown)).await, Err(CloudError::NotFound));
+        assert_eq!(provider.run(Job::Inspect(unknown.clone())).await, Err(CloudError::not_found("no such host")));
+        assert_eq!(provider.run(Job::Probe(unknown)).await, Err(CloudError::not_found("no such host")));
     });
 }

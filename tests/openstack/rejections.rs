@@ -97,6 +97,31 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
     });
 }
 
+#[test]
+fn the_text_of_a_404_is_the_reason_of_a_failed_request() {
+    on_real_time(async {
+        for path in ["/servers$", "/servers/detail$"] {
+            let method = if path.ends_with("detail$") { "GET" } else { "POST" };
+            let fault = format!("404 service=compute method={method} path={path}");
+            let cloud = TestCloud::simulated(&["--fault", &fault]).await;
+            with_launcher(
+                &cloud,
+                |name: &str| vec![cloud.provider(name)],
+                async |harness| {
+                    let id = harness.consumer.submit_labels(&["a"]).await;
+                    harness.wait_for_reason(&id, "Injected fault").await;
+                    cloud.simulation().knobs(json!({"faults": []})).await;
+                    if harness.wait_for_end(&id).await.state == RequestState::Fulfilled {
+                        harness.accept_and_release(&id).await;
+                    }
+                    harness.wait_until_empty().await;
+                },
+            )
+            .await;
+        }
+    });
+}
+
 // Glance is missing from the catalog, or forbidden for this user.
 #[test]
 fn without_glance_images_named_by_id_still_boot() {

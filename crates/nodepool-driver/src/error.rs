@@ -7,9 +7,9 @@ use nodepool_model::records::time::Seconds;
 /// Error of a call or a job. The variants differ in what the caller does next.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
 pub enum CloudError {
-    /// The object does not exist. A deletion counts this as success.
-    #[error("not found")]
-    NotFound,
+    /// The object does not exist, in the cloud's own words. A deletion counts this as success.
+    #[error("not found: {0}")]
+    NotFound(String),
     /// Does not count as a failed attempt: the node is aborted, and the facts are refreshed.
     #[error("over quota: {0}")]
     Quota(String),
@@ -46,7 +46,7 @@ impl CloudError {
     /// Name of the kind, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
-            CloudError::NotFound => "not-found",
+            CloudError::NotFound(_) => "not-found",
             CloudError::Quota(_) => "quota",
             CloudError::NoZone(_) => "no-zone",
             CloudError::Capacity(_) => "capacity",
@@ -56,6 +56,11 @@ impl CloudError {
             CloudError::Failed { .. } => "failed",
             CloudError::Deadline => "deadline",
         }
+    }
+
+    /// The object, or the kind of objects, does not exist.
+    pub fn not_found(what: impl Into<String>) -> Self {
+        CloudError::NotFound(what.into())
     }
 
     /// Whether the error may be part of an outage of the whole cloud.

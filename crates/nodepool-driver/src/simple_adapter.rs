@@ -57,7 +57,7 @@ pub trait SimpleAdapter: Send + 'static {
     }
 
     fn delete_port(&self, _port: &str) -> impl Future<Output = Result<(), CloudError>> {
-        ready(Err(CloudError::NotFound))
+        ready(Err(CloudError::not_found("this cloud has no such resources")))
     }
 
     /// The text that an instance has written to its console, for the log of a failed launch.
@@ -73,7 +73,7 @@ pub trait SimpleAdapter: Send + 'static {
 
     /// `NotFound` counts as success.
     fn delete_image(&self, _id: &ExternalId) -> impl Future<Output = Result<(), CloudError>> {
-        ready(Err(CloudError::NotFound))
+        ready(Err(CloudError::not_found("this cloud has no such resources")))
     }
 
     /// All visible images, ours or not.
@@ -363,7 +363,9 @@ impl StateMachine for Machine {
             (Step::DeletingImage, Input::Reply(Ok(Reply::Accepted))) => Next::Done(Outcome::Deleted),
             (Step::ListImages, Input::Start) => self.call(Step::ListImages, keys.list_images, Request::Images),
             (Step::ListImages, Input::Reply(Ok(Reply::Images(images)))) => Next::Done(Outcome::Images(images)),
-            (Step::Unsupported, Input::Start) => Next::Failed(CloudError::NotFound),
+            (Step::Unsupported, Input::Start) => {
+                Next::Failed(CloudError::not_found("this cloud has no such resources"))
+            }
             (step, input) => unreachable!("unexpected {input:?} in step {step:?}"),
         }
     }
@@ -434,7 +436,7 @@ impl Machine {
         match result {
             Ok(_) => *report.deleted.entry(PORTS_RESOURCE).or_default() += 1,
             // Another process deleted it first.
-            Err(CloudError::NotFound) => {}
+            Err(CloudError::NotFound(_)) => {}
             // A failure does not stop the other deletions; the first error is reported at the end.
             Err(error) => drop(report.failed.entry(PORTS_RESOURCE).or_insert_with(|| error.to_string())),
         }

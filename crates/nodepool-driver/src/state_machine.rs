@@ -148,7 +148,7 @@ mod tests {
     fn one_call_calls_once_and_ends_with_its_outcome() {
         let mut machine = OneCall::new("deleting", "DELETE", |code: u16| match code {
             204 => Ok(Outcome::Deleted),
-            _ => Err(CloudError::NotFound),
+            _ => Err(CloudError::not_found("gone")),
         });
         assert_eq!(machine.step(Input::Start), Next::Call("DELETE"));
         assert_eq!(machine.label(), "deleting");
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn an_immediate_result_needs_no_call() {
-        let mut machine: OneCall<&str, u16> = OneCall::finished(Err(CloudError::NotFound));
-        assert_eq!(machine.step(Input::Start), Next::Failed(CloudError::NotFound));
+        let mut machine: OneCall<&str, u16> = OneCall::finished(Err(CloudError::not_found("gone")));
+        assert_eq!(machine.step(Input::Start), Next::Failed(CloudError::not_found("gone")));
     }
 }

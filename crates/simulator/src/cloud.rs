@@ -292,7 +292,7 @@ impl State {
         }
         self.history.observe(Observation::Deleting(key));
         if !self.servers.contains_key(key) {
-            return Err(CloudError::NotFound);
+            return Err(CloudError::not_found("no such object"));
         }
         let rates = self.fault_rates(&key.0);
         // An ignored deletion succeeds without effect; only later listings show that.
@@ -330,7 +330,7 @@ impl State {
 
     fn delete_image(&mut self, key: &CloudObjectKey) -> Result<(), CloudError> {
         self.history.observe_image(ImageObservation::Deleting(key));
-        self.images.remove(key).ok_or(CloudError::NotFound)?;
+        self.images.remove(key).ok_or_else(|| CloudError::not_found("no such object"))?;
         self.history.observe_image(ImageObservation::Removed(key));
         match self.happens(self.fault_rates(&key.0).lost_replies) {
             true => Err(failed("injected: reply lost")),

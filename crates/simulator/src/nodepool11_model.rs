@@ -437,7 +437,7 @@ impl Nodepool11Model {
     async fn delete(&self, cloud: &CloudConnection, server: &ExternalId) -> bool {
         match cloud.delete(server).await {
             Ok(()) => {}
-            Err(CloudError::NotFound) => return true,
+            Err(CloudError::NotFound(_)) => return true,
             Err(_) => return false,
         }
         for _ in 0..600 {

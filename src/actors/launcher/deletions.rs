@@ -123,7 +123,7 @@ impl CleanupWorker {
         let Deletion { key, node, log_context, provider, lock } = deletion;
         let _span = log_context.span().entered();
         match result {
-            Ok(_) | Err(CloudError::NotFound) => {
+            Ok(_) | Err(CloudError::NotFound(_)) => {
                 let store = self.deps.store.clone();
                 let removing = async move { (store.remove_held(lock, &node).await, node) };
                 self.actor_tasks.spawn(ctx, removing, move |(result, node), act, ctx| {

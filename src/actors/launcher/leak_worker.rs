@@ -252,7 +252,7 @@ impl LeakWorker {
     fn on_deleted(&mut self, provider: &ProviderName, candidate: &LeakCandidate, result: Result<Outcome, CloudError>) {
         let id = &candidate.external_id;
         match result {
-            Ok(_) | Err(CloudError::NotFound) => {
+            Ok(_) | Err(CloudError::NotFound(_)) => {
                 self.backoffs.remove(&(provider.clone(), id.to_string()));
                 info!(target: "nodepool.LeakWorker", %provider, external_id = %id, "deleted leaked instance");
                 self.count(provider, "instances", 1);
@@ -284,7 +284,7 @@ impl LeakWorker {
                     );
                 }
             }
-            Ok(_) | Err(CloudError::NotFound) => {}
+            Ok(_) | Err(CloudError::NotFound(_)) => {}
             Err(error) => warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot list unused resources"),
         }
     }

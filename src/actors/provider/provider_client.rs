@@ -88,7 +88,7 @@ impl ProviderClient {
     /// A missing image counts as deleted.
     pub async fn delete_image(&self, id: &ExternalId, within: Duration) -> Result<(), String> {
         match tokio::time::timeout(within, self.run(Job::DeleteImage(id.clone()))).await {
-            Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
+            Ok(Ok(_) | Err(CloudError::NotFound(_))) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer within {} s", within.as_secs())),
         }

@@ -42,7 +42,7 @@ impl ExampleCloud {
     }
 
     pub fn delete(&mut self, id: &ExternalId) -> Result<(), CloudError> {
-        self.vms.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+        self.vms.remove(&id.to_string()).map(drop).ok_or_else(|| CloudError::not_found("no such machine"))
     }
 
     /// All VMs, with the metadata that leak detection reads, and with their use of the limits.

@@ -135,7 +135,7 @@ impl Driver for Example {
             | Job::DeleteImage(_)
             | Job::ListImages
             | Job::Inspect(_)
-            | Job::Probe(_) => OneCall::finished(Err(CloudError::NotFound)),
+            | Job::Probe(_) => OneCall::finished(Err(CloudError::not_found("this cloud has no such resources"))),
         })
     }
 

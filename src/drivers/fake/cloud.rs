@@ -107,7 +107,7 @@ impl FakeCloud {
         if is_nth(self.image_deletions, self.knobs.faults.image_delete_fails) {
             return Err(failed("fake cloud: injected image deletion failure"));
         }
-        self.images.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+        self.images.remove(&id.to_string()).map(drop).ok_or_else(|| CloudError::not_found("no such object"))
     }
 
     pub fn list_images(&self) -> Vec<StoredImage> {
@@ -170,7 +170,7 @@ impl FakeCloud {
             return Err(failed("fake cloud: injected deletion failure"));
         }
         let deleted_at = Instant::now() + self.knobs.delete_time.to_duration();
-        let server = self.servers.get_mut(&id.to_string()).ok_or(CloudError::NotFound)?;
+        let server = self.servers.get_mut(&id.to_string()).ok_or_else(|| CloudError::not_found("no such object"))?;
         server.deleted_at.get_or_insert(deleted_at);
         self.remove_deleted();
         Ok(())
@@ -190,13 +190,13 @@ impl FakeCloud {
     }
 
     pub fn delete_port(&mut self, port: &str) -> Result<(), CloudError> {
-        self.unused_ports.remove(port).then_some(()).ok_or(CloudError::NotFound)
+        self.unused_ports.remove(port).then_some(()).ok_or_else(|| CloudError::not_found("no such object"))
     }
 
     pub fn console(&self, id: &ExternalId) -> Result<Option<String>, CloudError> {
         match self.servers.contains_key(&id.to_string()) {
             true => Ok(self.knobs.console.clone()),
-            false => Err(CloudError::NotFound),
+            false => Err(CloudError::not_found("no such object")),
         }
     }
 

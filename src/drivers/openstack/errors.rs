@@ -71,7 +71,7 @@ pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap
         413 if lower.contains("quota") => CloudError::Quota(message_text),
         _ if is_throttle => CloudError::Throttled { retry_after: delay.unwrap_or(DEFAULT_RETRY_DELAY) },
         403 => CloudError::Denied(text),
-        404 => CloudError::NotFound,
+        404 => CloudError::NotFound(message_text),
         409 if lower.contains("no more ip addresses") => CloudError::Capacity(message_text),
         500..=599 => CloudError::Outage { detail: text, may_have_worked: true },
         _ => failed(text),

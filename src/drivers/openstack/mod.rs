@@ -287,7 +287,7 @@ impl StateMachine for Machine {
             Machine::Upload(machine) => machine.step(input),
             Machine::Import(machine) => machine.step(input),
             Machine::ListImages(machine) => machine.step(input),
-            Machine::Unsupported => Next::Failed(CloudError::NotFound),
+            Machine::Unsupported => Next::Failed(CloudError::not_found("OpenStack has no such job")),
         }
     }
 

@@ -123,17 +123,17 @@ impl Driver for StaticNodes {
             Job::Upload(_) => OneCall::finished(Err(CloudError::Denied("static nodes take no images".to_owned()))),
             Job::ListImages => OneCall::finished(Ok(Outcome::Images(Vec::new()))),
             Job::CleanUnused { .. } | Job::Console(_) | Job::DeleteImage(_) => {
-                OneCall::finished(Err(CloudError::NotFound))
+                OneCall::finished(Err(CloudError::not_found("static hosts have no such resources")))
             }
             Job::List | Job::ListServerIds => OneCall::finished(Ok(Outcome::Listed(Arc::default()))),
             Job::Refresh => OneCall::finished(Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
                 Some(host) => inspect(host.clone()),
-                None => OneCall::finished(Err(CloudError::NotFound)),
+                None => OneCall::finished(Err(CloudError::not_found("no such host"))),
             },
             Job::Probe(identity) => match self.hosts.get(identity) {
                 Some(host) => probe(host.clone()),
-                None => OneCall::finished(Err(CloudError::NotFound)),
+                None => OneCall::finished(Err(CloudError::not_found("no such host"))),
             },
         }
     }

@@ -131,7 +131,7 @@ impl Driver for Cloud {
             }
             Call::Delete(name) => match state.instances.remove(&name) {
                 Some(_) => Ok(Reply::Deleted),
-                None => Err(CloudError::NotFound),
+                None => Err(CloudError::not_found("gone")),
             },
             Call::List if state.listing_fails => {
                 Err(CloudError::Failed { kind: FailureKind::Unknown, detail: String::from("500") })

@@ -40,7 +40,7 @@ fn a_listing_confirms_an_outage_and_probes_until_it_ends() {
         assert_eq!(starts_of(&harness, "list")[..8], [0, 2, 5, 10, 19, 36, 67, 98]);
         assert_eq!(starts_of(&harness, "two"), [] as [u64; 0], "deletions wait");
         harness.state.lock().unwrap().is_absent = false;
-        assert_eq!(harness.wait_for_end().await, (2, Err(CloudError::NotFound)));
+        assert_eq!(harness.wait_for_end().await, (2, Err(CloudError::not_found("gone"))));
         assert_eq!(harness.facts().health.outage, None);
     });
 }

@@ -111,7 +111,7 @@ fn calls_start_at_the_rate_of_the_provider() {
         let mut harness = TaskManagerHarness::new(RateLimits { spacing: Seconds(0.5), ..UNLIMITED }).await;
         (0..6).for_each(|number| harness.submit(number, delete("unknown")));
         for _ in 0..6 {
-            assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
+            assert_eq!(harness.wait_for_end().await.1, Err(CloudError::not_found("gone")));
         }
         let starts: Vec<f64> = harness.starts().iter().map(|(at, _)| *at).collect();
         for pair in starts.windows(2) {
@@ -129,7 +129,7 @@ fn calls_in_flight_respect_the_configured_maximum() {
             let mut harness = TaskManagerHarness::new(RateLimits { in_flight, ..UNLIMITED }).await;
             (0..25).for_each(|number| harness.submit(number, delete("unknown")));
             for _ in 0..25 {
-                assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
+                assert_eq!(harness.wait_for_end().await.1, Err(CloudError::not_found("gone")));
             }
             assert_eq!(harness.state.lock().unwrap().max_running, expected);
         });
@@ -180,7 +180,7 @@ fn a_throttled_job_ends_when_its_submitter_cancels_it() {
         harness.abandon(1);
         assert_cancelled(&harness.wait_for_end().await.1);
         harness.submit(2, delete("unknown"));
-        assert_eq!(harness.wait_for_end().await, (2, Err(CloudError::NotFound)));
+        assert_eq!(harness.wait_for_end().await, (2, Err(CloudError::not_found("gone"))));
     });
 }
 
@@ -377,7 +377,7 @@ fn every_call_is_timed_and_counted_under_its_key() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.submit(1, delete("unknown"));
-        assert_eq!(harness.wait_for_end().await.1, Err(CloudError::NotFound));
+        assert_eq!(harness.wait_for_end().await.1, Err(CloudError::not_found("gone")));
         let (timer, counter) = (harness.samples.try_recv().unwrap(), harness.samples.try_recv().unwrap());
         assert_eq!([timer.name, counter.name], ["nodepool.task.cloud-a.compute.DELETE.servers"; 2]);
         assert!((1000.0..1010.0).contains(&timer.value), "{}", timer.value);

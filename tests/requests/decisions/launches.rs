@@ -322,7 +322,7 @@ fn every_kind_of_failure_is_counted_under_its_own_key() {
         (CloudError::Capacity("full".to_owned()), "error.capacity"),
         (CloudError::Quota("cores".to_owned()), "error.quota"),
         (CloudError::Deadline, "error.unknown"),
-        (CloudError::NotFound, "error.unknown"),
+        (CloudError::not_found("gone"), "error.unknown"),
         (CloudError::Denied("never".to_owned()), "error.unknown"),
     ];
     for (error, expected) in cases {

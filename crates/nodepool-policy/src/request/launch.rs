@@ -286,7 +286,7 @@ impl Launch {
                 }
                 effects
             }
-            (Stage::Unwinding { next, .. }, Ok(_) | Err(CloudError::NotFound)) => match next.clone() {
+            (Stage::Unwinding { next, .. }, Ok(_) | Err(CloudError::NotFound(_))) => match next.clone() {
                 AfterUnwinding::NextAttempt => self.next_attempt(now),
                 AfterUnwinding::Suspend(text) => {
                     self.external_id = None;
@@ -462,7 +462,7 @@ pub fn failure_kind(error: &CloudError) -> FailureKind {
         CloudError::Failed { kind, .. } => *kind,
         CloudError::Quota(_) => FailureKind::Quota,
         CloudError::Capacity(_) => FailureKind::Capacity,
-        CloudError::NotFound
+        CloudError::NotFound(_)
         | CloudError::NoZone(_)
         | CloudError::Throttled { .. }
         | CloudError::Denied(_)

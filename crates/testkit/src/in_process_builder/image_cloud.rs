@@ -94,7 +94,7 @@ impl SimpleAdapter for ImageCloudAdapter {
     }
 
     async fn delete_instance(&self, _: &ExternalId) -> Result<(), CloudError> {
-        Err(CloudError::NotFound)
+        Err(CloudError::not_found("no such object"))
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
@@ -132,7 +132,7 @@ impl SimpleAdapter for ImageCloudAdapter {
             state.delete_failures -= 1;
             return Err(failed("injected deletion failure"));
         }
-        state.images.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+        state.images.remove(&id.to_string()).map(drop).ok_or_else(|| CloudError::not_found("no such object"))
     }
 
     async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {

@@ -165,7 +165,7 @@ impl<D: Driver> Tasks<D> {
                 self.reject_queued_creations();
             }
             (Job::Launch(order), Ok(_)) => self.accepted(&order.label, Decision::Ready, task),
-            (Job::Delete(instance), Ok(_) | Err(CloudError::NotFound)) => {
+            (Job::Delete(instance), Ok(_) | Err(CloudError::NotFound(_))) => {
                 if let Some(health) = &mut self.health {
                     health.deleted(instance, now);
                     self.publish_health();

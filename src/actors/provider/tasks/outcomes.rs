@@ -36,7 +36,7 @@ impl<D: Driver> Tasks<D> {
                 Ok(Outcome::Inspected(host, check))
             }
             Err(error) => match job {
-                Job::Inspect(host) | Job::Probe(host) if error != CloudError::NotFound => {
+                Job::Inspect(host) | Job::Probe(host) if !matches!(error, CloudError::NotFound(_)) => {
                     warn!(provider = %self.provider, %host, %error, "host check failed");
                     let check = HostCheck::Failed { at: now, reason: error.to_string() };
                     self.record_check(host, check.clone());

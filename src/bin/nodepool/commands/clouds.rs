@@ -46,7 +46,7 @@ async fn with_timeout<T>(call: impl Future<Output = Result<T, CloudError>>, limi
 pub async fn delete(section: &Arc<ProviderConfig>, id: ExternalId) -> anyhow::Result<()> {
     let provider = open(section).await?;
     match timeout(DELETION_TIMEOUT, provider.run(Job::Delete(id.clone()))).await {
-        Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
+        Ok(Ok(_) | Err(CloudError::NotFound(_))) => Ok(()),
         Ok(Err(error)) => Err(anyhow!("cannot delete instance {id} of provider {}: {error}", section.name)),
         Err(_) => Err(anyhow!(
             "instance {id} of provider {} still exists after {} s",

@@ -77,7 +77,7 @@ impl DeleteServer {
                 self.find_floating_ips()
             }
             // Only listings show whether the server is gone, so its deletion is requested nevertheless.
-            (Step::FetchingServer, Input::Reply(Err(CloudError::NotFound))) => self.find_floating_ips(),
+            (Step::FetchingServer, Input::Reply(Err(CloudError::NotFound(_)))) => self.find_floating_ips(),
             (Step::FindingFloatingIps, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let found: Vec<FloatingIp> = match api_types::list(&answer, "floatingips") {
                     Ok(found) => found,
@@ -87,12 +87,12 @@ impl DeleteServer {
                 self.next_call()
             }
             // `NotFound` would mean that the server is deleted, but here only the list is missing.
-            (Step::FindingFloatingIps, Input::Reply(Err(CloudError::NotFound))) => {
+            (Step::FindingFloatingIps, Input::Reply(Err(CloudError::NotFound(_)))) => {
                 Next::Failed(failed("the list of floating addresses was not found".to_owned()))
             }
-            (Step::DeletingFloatingIp, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.next_call(),
+            (Step::DeletingFloatingIp, Input::Reply(Ok(_) | Err(CloudError::NotFound(_)))) => self.next_call(),
             // A cloud may not find a server that its listings show. Only the listings tell when it is gone.
-            (Step::Deleting, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
+            (Step::Deleting, Input::Reply(Ok(_) | Err(CloudError::NotFound(_)))) => {
                 self.observe(Step::AwaitingDeletion(0))
             }
             (Step::AwaitingDeletion(seen), Input::Observed(inventory)) => self.check_deleted(seen, inventory),
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_server_that_listings_show_is_not_deleted_whatever_the_answer() {
-        let mut machine = requested(Err(CloudError::NotFound));
+        let mut machine = requested(Err(CloudError::not_found("gone")));
         let next = machine.step(Input::Observed(&listing(InstanceState::Running)));
         assert_eq!(format!("{next:?}"), "Observe");
         let next = machine.step(Input::Observed(&Inventory::default()));

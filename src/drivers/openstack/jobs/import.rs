@@ -95,7 +95,7 @@ impl ImportImage {
                     images.iter().filter_map(upload::stored_image).filter(|image| image.has_marks(&self.order.marks));
                 self.delete_existing(ours.map(|image| image.id.to_string()).collect())
             }
-            (Step::DeletingExisting(left), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
+            (Step::DeletingExisting(left), Input::Reply(Ok(_) | Err(CloudError::NotFound(_)))) => {
                 self.delete_existing(left)
             }
             (Step::CreatingContainer, Input::Reply(Ok(_))) => self.send(0),
@@ -298,7 +298,7 @@ mod tests {
         let success = |result: Value| Ok(Reply::Json(json!({"status": "success", "result": result})));
         let cases: [(f64, Vec<Result<Reply, CloudError>>); 4] = [
             (0.0, vec![Err(CloudError::Deadline)]),
-            (60.0, vec![Err(CloudError::NotFound)]),
+            (60.0, vec![Err(CloudError::not_found("gone"))]),
             (60.0, vec![success(json!({}))]),
             (60.0, vec![success(json!({"image_id": "i"})), Err(CloudError::Deadline)]),
         ];

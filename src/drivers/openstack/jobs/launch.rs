@@ -321,7 +321,7 @@ impl LaunchServer {
                 }
             }
             Ok(_) => self.observe(Step::Booting(0)),
-            Err(CloudError::NotFound) => status_failure("the server no longer exists".to_owned()),
+            Err(CloudError::NotFound(_)) => status_failure("the server no longer exists".to_owned()),
             Err(error) => Next::Failed(error),
         }
     }

@@ -234,14 +234,14 @@ impl RefreshProvider {
         match (&query, &error) {
             (
                 InFlightQuery::Single(PendingQuery::ImageWithId(name)),
-                CloudError::NotFound | CloudError::Failed { .. },
+                CloudError::NotFound(_) | CloudError::Failed { .. },
             ) => {
                 self.results.images.push((name.clone(), Err(no_image(name))));
             }
             // Glance does not exist or denies access: only labels whose image has to be looked up become unavailable.
             (
                 InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)),
-                CloudError::NotFound | CloudError::Denied(_),
+                CloudError::NotFound(_) | CloudError::Denied(_),
             ) => {
                 let reason =
                     format!("image {name} cannot be looked up ({error}); configure image-id to skip the lookup");
@@ -278,7 +278,7 @@ impl RefreshProvider {
                 self.results.unanswered.push("images");
             }
             // `NotFound` describes the listing; for the provider it means that a service is missing.
-            (_, CloudError::NotFound) => return Err(failed("the cloud has no such service".to_owned())),
+            (_, CloudError::NotFound(text)) => return Err(failed(format!("the cloud has no such service: {text}"))),
             _ => return Err(error),
         }
         Ok(None)
@@ -373,7 +373,7 @@ impl RefreshProvider {
 
 /// A rejection is permanent; another failure may be temporary.
 fn is_permanent(error: &CloudError) -> bool {
-    matches!(error, CloudError::Denied(_) | CloudError::NotFound)
+    matches!(error, CloudError::Denied(_) | CloudError::NotFound(_))
 }
 
 fn no_image(name: &str) -> String {

@@ -61,7 +61,7 @@ impl CleanUnusedResources {
             (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
             // The port of a server that is being built or is stopped is down as well.
             (Step::CheckingServer(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
-            (Step::CheckingServer(port), Input::Reply(Err(CloudError::NotFound))) => {
+            (Step::CheckingServer(port), Input::Reply(Err(CloudError::NotFound(_)))) => {
                 ("ports", Ok(self.delete("ports", port)))
             }
             (Step::CheckingServer(_), Input::Reply(Err(error))) => ("ports", Err(error)),
@@ -70,7 +70,7 @@ impl CleanUnusedResources {
                 (what, Ok(None))
             }
             // The resource was deleted by another client, or is in use again. Neither is an error.
-            (Step::Deleting(what), Input::Reply(Err(CloudError::NotFound | CloudError::Failed { .. }))) => {
+            (Step::Deleting(what), Input::Reply(Err(CloudError::NotFound(_) | CloudError::Failed { .. }))) => {
                 (what, Ok(None))
             }
             (Step::Deleting(what), Input::Reply(Err(error))) => (what, Err(error)),

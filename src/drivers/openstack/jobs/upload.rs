@@ -85,7 +85,7 @@ impl UploadImage {
             (Step::SearchingExisting(lost), Input::Reply(Ok(Reply::Json(answer)))) => {
                 self.on_search_result(lost, &answer)
             }
-            (Step::DeletingExisting(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => {
+            (Step::DeletingExisting(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound(_)))) => {
                 self.delete_existing(left, whole)
             }
             (Step::Creating, Input::Reply(Ok(Reply::Json(image)))) => match image.get("id").and_then(Value::as_str) {

@@ -23,7 +23,7 @@ fn down() -> ProviderHealth {
 fn a_failed_call_is_checked_by_a_listing_at_once() {
     let mut health = ProviderHealth::default();
     assert_eq!(health.probe_due(), None);
-    health.call_failed(&CloudError::NotFound, Seconds(9.0));
+    health.call_failed(&CloudError::not_found("gone"), Seconds(9.0));
     assert_eq!(health.probe_due(), None);
     health.call_failed(&CloudError::Deadline, Seconds(10.0));
     assert!(health.is_suspected() && !health.is_down());

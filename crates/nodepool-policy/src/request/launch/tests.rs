@@ -112,7 +112,7 @@ fn the_instance_of_a_failed_attempt_is_deleted_before_the_next_attempt() {
     assert_eq!(launch.due(), Some(MonotonicTime::at(8.0)));
     assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(7.9)), []);
     assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(8.0)), [delete("s1")]);
-    assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(9.0)), [create()]);
+    assert_eq!(launch.step(ended(Err(CloudError::not_found("gone"))), MonotonicTime::at(9.0)), [create()]);
     let effects = launch.step(ended(Err(failure())), MonotonicTime::at(10.0));
     assert_eq!(effects, [report("error.status", 10.0), LaunchEffect::Finished(LaunchOutcome::Failed(failure()))]);
 }
@@ -191,9 +191,9 @@ fn a_scan_of_an_abandoned_attempt_does_not_affect_the_next() {
 fn an_unrecorded_instance_is_searched_for_after_the_recorded_one() {
     let known = LaunchOrder { prior_instance: Some(ExternalId::text("s1")), may_exist: true, ..order() };
     let (mut launch, _) = Launch::begin(known, &label(false), &rules(), OnRefusal::Abort, MonotonicTime::at(0.0));
-    assert_eq!(launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(1.0))[1..], [delete("s1")]);
+    assert_eq!(launch.step(ended(Err(CloudError::not_found("gone"))), MonotonicTime::at(1.0))[1..], [delete("s1")]);
     let next = Arc::new(LaunchOrder { may_exist: true, ..order() });
-    let effects = launch.step(ended(Err(CloudError::NotFound)), MonotonicTime::at(2.0));
+    let effects = launch.step(ended(Err(CloudError::not_found("gone"))), MonotonicTime::at(2.0));
     assert_eq!(effects, [LaunchEffect::Submit(Job::Launch(next))]);
 }
 
