@@ -242,6 +242,29 @@ fn cloud_images_of_a_dead_builder_are_deleted_before_their_record() {
 }
 
 #[test]
+fn an_abandoned_record_is_deleted_without_the_image_of_a_ready_upload() {
+    on_real_time(async {
+        let harness = BuilderHarness::create();
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        harness.until_uploaded("debian", "one", 1).await;
+        let (ready, upload) = harness.uploads("debian").await.remove(0);
+        let abandoned = UploadKey { upload: "0000000099".into(), ..ready.clone() };
+        let image = upload.external_id.as_ref().unwrap().to_string();
+        testkit::in_process_launcher::image_records::record_upload(
+            &harness.zk,
+            &abandoned,
+            UploadState::Uploading,
+            5.0,
+            Some(&image),
+        )
+        .await;
+        until("the record to be deleted", async || harness.uploads("debian").await.len() == 1).await;
+        assert_eq!(harness.uploads("debian").await[0].0, ready);
+        assert_eq!(harness.cloud.ids(), [image]);
+    });
+}
+
+#[test]
 fn failed_builds_and_uploads_are_kept_until_the_next_full_cleanup() {
     on_real_time(async {
         let harness = BuilderHarness::create();

@@ -8,17 +8,17 @@ use tracing::{info, warn};
 
 use crate::actors::provider::provider_client::ProviderClient;
 use crate::actors::runtime::blocking::run_blocking;
-use crate::actors::runtime::{clock, invariant_guard};
+use crate::actors::runtime::clock;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_drivers::common::process_group;
-use nodepool_model::records::ids::{BuildId, ImageName};
+use nodepool_model::records::ids::{BuildId, ExternalId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::images::UploadLockKey;
 use nodepool_model::snapshot::{Versioned, WriteError};
-use nodepool_policy::invariants::images::check_image_deletion;
+use nodepool_policy::images::retention;
 use nodepool_zk::locks::lock::Lock;
 use nodepool_zk::txn::store::Store;
 
@@ -64,11 +64,9 @@ async fn delete_from_cloud(
     passes: usize,
 ) -> Result<(), WriteError> {
     let deleted = match &record.external_id {
+        Some(id) if is_named_by_another(store, id, key) => Ok(()),
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
-            invariant_guard::enforce(
-                store.mirror().with_snapshot(|snapshot| check_image_deletion(id, key, &snapshot.images)),
-            )?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
             client.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
@@ -147,12 +145,21 @@ async fn delete_marked_images(store: &Store, client: &ProviderClient, key: &Uplo
         Err(_) => return Err(WriteError::Failed("cannot list images: timed out".to_owned())),
     };
     for image in listed.iter().filter(|image| image.has_marks(&marks)) {
-        invariant_guard::enforce(
-            store.mirror().with_snapshot(|snapshot| check_image_deletion(&image.id, key, &snapshot.images)),
-        )?;
-        client.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
+        if !is_named_by_another(store, &image.id, key) {
+            client.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
+        }
     }
     Ok(())
+}
+
+/// Whether another ready upload names the image, so that only the record is deleted.
+fn is_named_by_another(store: &Store, image: &ExternalId, of: &UploadKey) -> bool {
+    let owner = store.mirror().with_snapshot(|snapshot| retention::other_owner(image, of, &snapshot.images));
+    if let Some(owner) = &owner {
+        let (upload, owner) = (of.image_id(), owner.image_id());
+        info!(target: "nodepool.builder.CleanupWorker.0", "image {image} of {upload} stays, because {owner} is ready and names it");
+    }
+    owner.is_some()
 }
 
 pub async fn mark_build(store: Store, key: BuildKey, stored: Versioned<ImageBuild>) -> Result<(), WriteError> {

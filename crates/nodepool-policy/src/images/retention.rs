@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::inputs::Inputs;
 use nodepool_model::config::{ProviderConfig, driver_limits};
-use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
+use nodepool_model::records::ids::{BuildId, ExternalId, ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::snapshot::Versioned;
@@ -162,6 +162,15 @@ fn upload_action(
         UploadState::Ready if is_build_retained || recent.contains(key) => None,
         UploadState::Ready => delete(),
     }
+}
+
+/// Another ready upload that names this image.
+pub fn other_owner(image: &ExternalId, of: &UploadKey, images: &Images) -> Option<UploadKey> {
+    let mut uploads = images.uploads_to(&of.provider, &of.image);
+    let names_it =
+        |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.as_ref() == Some(image);
+    let (owner, _) = uploads.find(|(key, upload)| *key != of && names_it(&upload.record))?;
+    Some(owner.clone())
 }
 
 /// The formats of a build that are still needed here; `None` if all are.

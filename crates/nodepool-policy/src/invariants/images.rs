@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::nodes::{CloudObjectKey, Violation};
-use nodepool_model::records::ids::{BuildId, ExternalId, ImageName, ProviderName};
+use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::snapshot::images::Images;
@@ -47,15 +47,6 @@ pub fn check_upload_deletions<'a>(
     let counts = |key: &&UploadKey| is_wanted(&key.provider, &key.image) && is_ready(key) && is_built(key);
     let lasts = deleted.iter().copied().filter(counts).filter(|key| !another_remains(key));
     lasts.map(last_upload_text).map(Violation).collect()
-}
-
-/// Violation of deleting this image for an upload: another ready upload may name it.
-pub fn check_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images) -> Option<Violation> {
-    let mut uploads = images.uploads_to(&of.provider, &of.image);
-    let names_it =
-        |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.as_ref() == Some(image);
-    let (owner, _) = uploads.find(|(key, upload)| *key != of && names_it(&upload.record))?;
-    Some(Violation(format!("image {image} is deleted for {} while {} is ready", of.image_id(), owner.image_id())))
 }
 
 fn last_upload_text(key: &UploadKey) -> String {
@@ -206,6 +197,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use nodepool_model::records::ids::ExternalId;
     use nodepool_model::records::time::Timestamp;
     use nodepool_model::snapshot::Versioned;
 
@@ -250,19 +242,6 @@ mod tests {
         let mut without_build = images(&[("1", Ready)]);
         without_build.remove_build(&BuildKey::new(&"debian".into(), &"1e".into()));
         assert_eq!(check_upload_deletions(&[key("1")], &without_build, |_, _| true), []);
-    }
-
-    #[test]
-    fn the_image_of_another_ready_upload_is_not_deleted() {
-        use UploadState::{Deleting, Ready};
-        let broken = |image: &str, of: &str| {
-            let images = images(&[("1", Ready), ("2", Deleting)]);
-            check_image_deletion(&ExternalId::text(image), &key(of), &images).is_some()
-        };
-        assert!(broken("image-1", "2"));
-        assert!(!broken("image-1", "1"), "its own record may still be ready in a stale snapshot");
-        assert!(!broken("image-2", "1"));
-        assert!(!broken("image-3", "2"));
     }
 
     /// Steps: `stored`, `deletion requested` and `removed` of an image, or the state of its upload's record.
