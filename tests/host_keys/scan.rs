@@ -8,6 +8,7 @@ use nodepool_model::records::time::Seconds;
 use testkit::misbehaving_hosts::{ListenerBehavior, free_address, listen};
 use testkit::real::skipped;
 use testkit::real::sshd::{Host, KeyKind, Options};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 
 fn target(address: SocketAddr, deadline: f64) -> ScanTarget {
@@ -57,6 +58,35 @@ async fn every_curve_is_asked_for_and_missing_types_are_skipped() {
     let keys = vec![KeyKind::Ecdsa384, KeyKind::Ecdsa521];
     let host = Host::start(Options { keys, ..Options::at(12) }).await;
     assert_eq!(scan(host.address(), 20.0).await.unwrap().host_keys, host.keys());
+}
+
+// The banner of this server comes when a connection for each of the five key types is open.
+#[tokio::test]
+async fn all_key_types_are_scanned_at_the_same_time() {
+    if skipped() {
+        return;
+    }
+    let host = Host::start(Options::at(97)).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let slow = listener.local_addr().unwrap();
+    let server = host.address();
+    tokio::spawn(async move {
+        let mut waiting = Vec::new();
+        while let Ok((client, _)) = listener.accept().await {
+            waiting.push(client);
+            if waiting.len() == 5 {
+                for mut client in waiting.drain(..) {
+                    tokio::spawn(async move {
+                        let mut server = TcpStream::connect(server).await.unwrap();
+                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    });
+                }
+            }
+        }
+    });
+    let mut keys = scan(slow, 30.0).await.unwrap().host_keys;
+    keys.sort();
+    assert_eq!(keys, host.keys());
 }
 
 #[tokio::test]

@@ -170,7 +170,7 @@ impl<'a> ScanAttempt<'a> {
     async fn connect(&mut self) -> Result<(TcpStream, SocketAddr), ScanError> {
         loop {
             for address in self.addresses.clone() {
-                let attempt_ends = self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+                let attempt_ends = self.attempt_end();
                 match timeout_at(attempt_ends, TcpStream::connect(address)).await {
                     Ok(Ok(stream)) => return Ok((stream, address)),
                     Ok(Err(error)) => self.last_error = error.to_string(),
@@ -181,37 +181,92 @@ impl<'a> ScanAttempt<'a> {
         }
     }
 
-    /// Opens one connection per key type, sequentially, to stay below the server's limit of unauthenticated
-    /// connections.
+    /// Opens one connection per key type, all at the same time: a server may take seconds until it sends its banner. Key
+    /// types that fail are repeated one after the other, because the server may limit unauthenticated connections.
     async fn collect_keys(&mut self) -> Result<KeyScanResult, ScanError> {
-        let mut scan = KeyScanResult::default();
-        for key_type in key_types() {
-            let mut attempts = 0;
-            loop {
-                let (stream, address) = self.connect().await?;
-                scan.address = Some(address.ip());
-                match exchange_keys(stream, &key_type, self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT)).await {
-                    Ok(Some(key)) => {
-                        self.retry_interval = MIN_RETRY_INTERVAL;
-                        if !scan.host_keys.contains(&key) {
-                            scan.host_keys.push(key);
-                        }
-                        break;
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        attempts += 1;
-                        self.last_error = error;
-                    }
-                }
-                if attempts >= MAX_ATTEMPTS_PER_KEY_TYPE && !scan.host_keys.is_empty() {
-                    tracing::debug!(host = self.target.host, error = self.last_error, "key type skipped");
-                    break;
-                }
-                self.wait_before_retry().await?;
+        let key_types = key_types();
+        let (address, first) = loop {
+            let (stream, address) = self.connect().await?;
+            let answers = self.exchange_all(stream, address, &key_types).await;
+            if answers.iter().any(Result::is_ok) {
+                break (address, answers);
+            }
+            self.last_error = answers.into_iter().find_map(Result::err).unwrap_or_default();
+            self.wait_before_retry().await?;
+        };
+        self.retry_interval = MIN_RETRY_INTERVAL;
+        let mut has_keys = first.iter().any(|answer| matches!(answer, Ok(Some(_))));
+        let mut host_keys: Vec<String> = Vec::new();
+        for (key_type, answer) in key_types.iter().zip(first) {
+            let key = match answer {
+                Ok(key) => key,
+                Err(error) => self.repeat_exchange(key_type, error, has_keys).await?,
+            };
+            if let Some(key) = key.filter(|key| !host_keys.contains(key)) {
+                host_keys.push(key);
+                has_keys = true;
             }
         }
-        Ok(scan)
+        Ok(KeyScanResult { host_keys, address: Some(address.ip()) })
+    }
+
+    /// One exchange per key type at the same time; the first one uses this connection.
+    async fn exchange_all(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        key_types: &[Vec<Algorithm>],
+    ) -> Vec<Result<Option<String>, String>> {
+        let ends = self.attempt_end();
+        let mut stream = Some(stream);
+        let exchanges = key_types.iter().map(|key_type| {
+            let connected = stream.take();
+            async move {
+                let stream = match connected {
+                    Some(stream) => stream,
+                    None => match timeout_at(ends, TcpStream::connect(address)).await {
+                        Ok(connected) => connected.map_err(|error| error.to_string())?,
+                        Err(_) => return Err(String::from(NO_RESPONSE)),
+                    },
+                };
+                exchange_keys(stream, key_type, ends).await
+            }
+        });
+        futures::future::join_all(exchanges).await
+    }
+
+    /// Repeats the exchange of a key type that failed. `has_keys`: the server has sent a key of another type, so this
+    /// one is skipped after some failures.
+    async fn repeat_exchange(
+        &mut self,
+        key_type: &[Algorithm],
+        error: String,
+        has_keys: bool,
+    ) -> Result<Option<String>, ScanError> {
+        self.last_error = error;
+        let mut attempts = 1;
+        loop {
+            if attempts >= MAX_ATTEMPTS_PER_KEY_TYPE && has_keys {
+                tracing::debug!(host = self.target.host, error = self.last_error, "key type skipped");
+                return Ok(None);
+            }
+            self.wait_before_retry().await?;
+            let (stream, _) = self.connect().await?;
+            match exchange_keys(stream, key_type, self.attempt_end()).await {
+                Ok(key) => {
+                    self.retry_interval = MIN_RETRY_INTERVAL;
+                    return Ok(key);
+                }
+                Err(error) => {
+                    attempts += 1;
+                    self.last_error = error;
+                }
+            }
+        }
+    }
+
+    fn attempt_end(&self) -> Instant {
+        self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT)
     }
 
     async fn wait_before_retry(&mut self) -> Result<(), ScanError> {
