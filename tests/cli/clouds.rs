@@ -15,6 +15,7 @@ use testkit::openstack_harness::client::OpenStackClient;
 use testkit::openstack_harness::{TestCloud, harness};
 use testkit::real::ports;
 use testkit::{programs, wait};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 use zookeeper_server::types::CreateMode;
@@ -196,6 +197,20 @@ async fn info_and_the_launcher_log_name_unavailable_labels_and_reasons() {
         wait::until(&format!("{label} in the log"), PROCESS_TIMEOUT, async || launcher.log().lines().any(is_logged))
             .await;
     }
+}
+
+#[tokio::test]
+async fn info_shows_the_data_of_zookeeper_before_the_cloud_responds() {
+    let harness = CloudCommandHarness::new().await;
+    harness.configure(&[harness.cloud.provider("p")], &Value::Null);
+    harness.put_node("0000000001", json!({"state": "ready", "provider": "p", "external_id": "s-1"})).await;
+    harness.cloud.simulation().knobs(json!({"faults": ["hang"]})).await;
+    let mut command = tokio::process::Command::from(harness.command(programs::nodepool(), &["info", "p"]));
+    let mut child = command.stdout(std::process::Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let shown = async { while !lines.next_line().await.unwrap().expect("the table of nodes").contains("| s-1") {} };
+    timeout(harness::CLOUD_TIMEOUT, shown).await.unwrap();
+    assert_eq!(child.try_wait().unwrap(), None, "the command waits for the cloud");
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ pub async fn info(
         table.push([node.id.to_string(), python_text(&node.stored.record.external_id)]);
     }
     output.print(table)?;
+    // The cloud may take minutes to respond.
+    output.flush()?;
     let outcome = if builds.is_empty() && nodes.is_empty() { "not found" } else { "found" };
     let mut shown = document(outcome, provider, &builds, &nodes);
     let used: Vec<_> = nodes.iter().map(|node| node.stored.record.clone()).collect();
