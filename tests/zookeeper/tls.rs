@@ -62,6 +62,9 @@ async fn certificates_are_verified_by_authority_and_optionally_host() {
     let server = serve("server-v1").await;
     let refused = options(&server.address(), files(), HostNames::Ignored);
     is_refused(refused, &["X.509 version 1", "re-create it as version 3"]).await;
+    let server = serve("ca").await;
+    let refused = options(&server.address(), files(), HostNames::Ignored);
+    is_refused(refused, &["(CA:TRUE)", "re-create it with basicConstraints=CA:FALSE"]).await;
 }
 
 #[tokio::test]

@@ -181,8 +181,8 @@ impl<'a> ScanAttempt<'a> {
         }
     }
 
-    /// Opens one connection per key type, all at the same time: a server may take seconds until it sends its banner. Key
-    /// types that fail are repeated one after the other, because the server may limit unauthenticated connections.
+    /// Opens one connection per key type, all at the same time: a server may take seconds until it sends its banner.
+    /// Key types that fail are repeated one after the other, because the server may limit unauthenticated connections.
     async fn collect_keys(&mut self) -> Result<KeyScanResult, ScanError> {
         let key_types = key_types();
         let (address, first) = loop {

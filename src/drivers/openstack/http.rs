@@ -9,13 +9,14 @@ use std::time::{Duration, SystemTime};
 use futures::FutureExt;
 use openstack::ErrorKind;
 use openstack::session::{ServiceType, Session};
-use reqwest::{Certificate, Client, Identity, Method, RequestBuilder, Response, StatusCode, Url, redirect};
+use reqwest::{Client, Identity, Method, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde_json::Value;
 
 use super::auth::{Keystone, KeystoneAuth};
 use super::catalog::timings::Timings;
 use super::errors::{DEFAULT_RETRY_DELAY, Failure, error_response, failed, status_of, truncated, with_causes};
 use super::jobs::image_stream::{Content, ContentError};
+use super::tls;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use openstack_clouds::{CloudSettings, Secret, Verify};
@@ -442,21 +443,21 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
+    let identity = match &settings.certificate {
+        Some(own) => Some(identity(read(&own.certificate)?, own.key.as_deref().map(read).transpose()?)),
+        None => None,
+    };
     match &settings.verify {
         Verify::System => {}
         Verify::Off => builder = builder.danger_accept_invalid_certs(true),
-        Verify::Bundle(path) => {
-            let certificates = Certificate::from_pem_bundle(&read(path)?)
-                .map_err(|error| format!("cacert {} holds no certificates: {error}", path.display()))?;
-            builder = builder.tls_built_in_root_certs(false);
-            builder = certificates.into_iter().fold(builder, |builder, one| builder.add_root_certificate(one));
-        }
+        Verify::Bundle(path) => builder = builder.use_preconfigured_tls(tls::client_config(path, identity.as_deref())?),
     }
-    if let Some(own) = &settings.certificate {
-        let key = own.key.as_deref().map(read).transpose()?;
-        let identity = identity(read(&own.certificate)?, key)
+    if let (Some(own), Some(pem)) = (&settings.certificate, &identity) {
+        let usable = Identity::from_pem(pem)
             .map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
-        builder = builder.identity(identity);
+        if !matches!(settings.verify, Verify::Bundle(_)) {
+            builder = builder.identity(usable);
+        }
     }
     if let Some(limit) = settings.api_timeout_s.map(nodepool_model::records::time::Seconds) {
         builder = builder.timeout(limit.to_duration());
@@ -465,12 +466,12 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
 }
 
 /// Client certificate and key. A line break separates them even if the certificate file does not end with one.
-fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity> {
+fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> Vec<u8> {
     if let Some(key) = key {
         pem.push(b'\n');
         pem.extend(key);
     }
-    Identity::from_pem(&pem)
+    pem
 }
 
 /// Maximum number of times that a request is sent again because a kept connection turned out to be closed.
@@ -517,8 +518,8 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["nodepool".to_owned()]).unwrap();
         let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         for (certificate, key) in [(certificate.trim_end(), key.trim_end()), (&certificate, &key)] {
-            identity(certificate.into(), Some(key.into())).unwrap();
+            Identity::from_pem(&identity(certificate.into(), Some(key.into()))).unwrap();
         }
-        identity(format!("{certificate}{key}").into(), None).unwrap();
+        Identity::from_pem(&identity(format!("{certificate}{key}").into(), None)).unwrap();
     }
 }

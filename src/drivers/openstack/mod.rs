@@ -13,6 +13,7 @@ pub(crate) mod pagination;
 pub(crate) mod request_body;
 #[cfg(test)]
 mod test_settings;
+mod tls;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -261,17 +261,22 @@ fn certificate_reason(error: &CertificateError) -> String {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             format!("is not meant for servers ({error})")
         }
-        other => format!("cannot be used: {}", version_hint(&format!("{other:?}"))),
+        other => format!("cannot be used: {}", remedy(&format!("{other:?}"))),
     }
 }
 
 fn certificate_reason_of(error: &rustls::Error) -> String {
-    version_hint(&format!("{error:?}"))
+    remedy(&format!("{error:?}"))
 }
 
-/// `openssl x509 -req` without extensions creates version 1 certificates. Python accepts them.
-fn version_hint(text: &str) -> String {
-    if text.contains("UnsupportedCertVersion") {
+/// Remedies for certificates that Python accepts. `openssl x509 -req` without extensions creates those of version 1,
+/// and `openssl req -x509` marks self-signed ones as those of an authority.
+fn remedy(text: &str) -> String {
+    if text.contains("CaUsedAsEndEntity") {
+        "it is marked as that of an authority (CA:TRUE); re-create it with basicConstraints=CA:FALSE, or sign another \
+         one with it for the server"
+            .to_owned()
+    } else if text.contains("UnsupportedCertVersion") {
         "it is an X.509 version 1 certificate; re-create it as version 3 (give openssl an extension file)".to_owned()
     } else {
         text.to_owned()
