@@ -231,7 +231,10 @@ impl Keystone {
             "compute" => (&services.compute, &["compute"]),
             "network" => (&services.network, &["network"]),
             "image" => (&services.image, &["image"]),
-            "block-storage" => (&services.block_storage, &["block-storage", "volumev3", "block-store", "volume"]),
+            // In the order of os-service-types.
+            "block-storage" => {
+                (&services.block_storage, &["block-storage", "volumev3", "volumev2", "volume", "block-store"])
+            }
             "object-store" => (&services.object_store, &["object-store"]),
             "identity" => (&services.identity, &["identity"]),
             _ => return None,
@@ -248,18 +251,20 @@ impl Keystone {
         let is_named = |entry: &&CatalogEntry| service.service_name.is_none() || service.service_name == entry.name;
         let of_type = |wanted: &str| {
             let entries = token.catalog.iter().filter(move |entry| entry.service_type == wanted).filter(is_named);
-            entries.flat_map(|entry| &entry.endpoints).collect::<Vec<_>>()
+            entries.flat_map(|entry| &entry.endpoints).filter(|endpoint| !endpoint.url.is_empty()).collect::<Vec<_>>()
         };
-        let endpoints = types.iter().map(|wanted| of_type(wanted)).find(|endpoints| !endpoints.is_empty());
-        let Some(endpoints) = endpoints else {
-            return Err(not_found(format!("the catalogue has no service of type {}", types.join(" or "))));
-        };
-        let in_region = |endpoint: &&&Endpoint| region.is_none_or(|region| endpoint.is_in(region));
-        let in_this_region: Vec<&&Endpoint> = endpoints.iter().filter(in_region).collect();
-        let interfaces = service.interfaces.iter();
-        let found =
-            interfaces.filter_map(|interface| in_this_region.iter().find(|endpoint| endpoint.has(*interface))).next();
+        // The region and the interface are compared first, as keystoneauth does: an alias may have the only endpoint.
+        let found = types.iter().find_map(|wanted| {
+            let mut here = of_type(wanted);
+            here.retain(|endpoint| region.is_none_or(|region| endpoint.is_in(region)));
+            let mut interfaces = service.interfaces.iter();
+            interfaces.find_map(|interface| here.iter().copied().find(|endpoint| endpoint.has(*interface)))
+        });
         let Some(found) = found else {
+            let endpoints: Vec<&Endpoint> = types.iter().flat_map(|wanted| of_type(wanted)).collect();
+            if endpoints.is_empty() {
+                return Err(not_found(format!("the catalogue has no service of type {}", types.join(" or "))));
+            }
             let mut regions: Vec<&str> = endpoints.iter().filter_map(|endpoint| endpoint.region()).collect();
             regions.sort_unstable();
             regions.dedup();
@@ -383,5 +388,43 @@ fn domain(domain: &Domain) -> Value {
     match domain {
         Domain::Id(id) => json!({"id": id}),
         Domain::Name(name) => json!({"name": name}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openstack::test_settings::cloud_with;
+
+    /// The address of Cinder in a catalogue with endpoints of these types, regions and addresses.
+    fn cinder(keys: &str, endpoints: &[(&str, &str, &str)]) -> Result<String, String> {
+        let settings = Arc::new(cloud_with(keys));
+        let keystone = Keystone::new(settings.clone(), Arc::new(Timings::new(&settings))).unwrap();
+        let entry = |(kind, region, url): &(&str, &str, &str)| json!({"type": kind, "endpoints": [{"interface": "public", "region": region, "url": url}]});
+        let catalog = serde_json::from_value(endpoints.iter().map(entry).collect()).unwrap();
+        let token = Token { value: Secret::new("token"), expires_at: None, catalog, project: None };
+        let found = keystone.find_endpoint(&token, "block-storage");
+        found.map(|url| url.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_service_is_found_by_its_aliases_in_the_order_of_openstacksdk() {
+        let all = [
+            ("volume", "here", "https://cinder/v1/p"),
+            ("volumev2", "here", "https://cinder/v2/p"),
+            ("volumev3", "there", "https://cinder/v3/p"),
+            ("block-storage", "there", ""),
+        ];
+        assert_eq!(cinder("region_name: here", &all).unwrap(), "https://cinder/v2/p");
+        assert_eq!(cinder("", &all).unwrap(), "https://cinder/v3/p");
+        assert_eq!(cinder("block_storage_service_type: volume", &all).unwrap(), "https://cinder/v1/p");
+        assert_eq!(cinder("", &all[..1]).unwrap(), "https://cinder/v1/p");
+        let elsewhere = cinder("region_name: nowhere", &all).unwrap_err();
+        assert!(
+            elsewhere.contains("region nowhere") && elsewhere.contains("regions with one: here, there"),
+            "{elsewhere}"
+        );
+        let none = cinder("", &all[3..]).unwrap_err();
+        assert!(none.contains("no service of type block-storage or volumev3 or volumev2 or volume"), "{none}");
     }
 }
