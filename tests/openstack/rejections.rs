@@ -122,6 +122,28 @@ fn the_text_of_a_404_is_the_reason_of_a_failed_request() {
     });
 }
 
+#[test]
+fn a_cloud_without_useful_version_documents_boots_nodes() {
+    on_real_time(async {
+        for kind in ["404", "500", "html", "truncated"] {
+            let fault = format!("{kind} service=compute path=/compute(/v2(.1)?)?/?$");
+            let cloud = TestCloud::simulated(&["--fault", &fault]).await;
+            with_launcher(
+                &cloud,
+                |name: &str| vec![cloud.provider(name)],
+                async |harness| {
+                    let (id, _) = harness.obtain_nodes(&["a"]).await;
+                    harness.accept_and_release(&id).await;
+                    harness.wait_until_empty().await;
+                    let struck = cloud.simulation().state().await["faults_struck"].to_string();
+                    assert!(!struck.contains('0'), "{kind}: {struck}");
+                },
+            )
+            .await;
+        }
+    });
+}
+
 // Glance is missing from the catalog, or forbidden for this user.
 #[test]
 fn without_glance_images_named_by_id_still_boot() {

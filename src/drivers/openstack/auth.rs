@@ -243,6 +243,11 @@ impl Keystone {
         Some((service, types))
     }
 
+    /// Whether the settings have the address of a service.
+    pub fn is_overridden(&self, service_type: &str) -> bool {
+        self.service(service_type).is_some_and(|(service, _)| service.endpoint.is_some())
+    }
+
     fn find_endpoint(&self, token: &Token, service_type: &str) -> Result<Url, Error> {
         let not_found = |reason: String| Error::new(ErrorKind::EndpointNotFound, reason);
         let (service, types) =

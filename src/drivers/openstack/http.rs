@@ -1,19 +1,19 @@
 //! HTTP client of one cloud: finds the endpoint, adds the token, sends a request and returns the response.
 
 use std::borrow::Cow;
-use std::panic::AssertUnwindSafe;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use futures::FutureExt;
 use openstack::ErrorKind;
-use openstack::session::{ServiceType, Session};
+use openstack::session::Session;
 use reqwest::{Client, Identity, Method, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde_json::Value;
 
 use super::auth::{Keystone, KeystoneAuth};
 use super::catalog::timings::Timings;
+use super::discovery;
 use super::errors::{DEFAULT_RETRY_DELAY, Failure, error_response, failed, status_of, truncated, with_causes};
 use super::jobs::image_stream::{Content, ContentError};
 use super::tls;
@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A service of the cloud.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
     Compute,
     Network,
@@ -122,6 +122,7 @@ pub struct Connection {
     keystone: Arc<Keystone>,
     /// Follows redirects, which version discovery needs. The client for API requests does not follow them.
     discovery: Client,
+    documents: Mutex<HashMap<Api, endpoints::DocumentHistory>>,
     client: Client,
     discovered: Mutex<Option<DiscoveredServices>>,
     /// Result of the last discovery.
@@ -132,6 +133,7 @@ pub struct Connection {
 /// endpoints move and services are upgraded.
 struct DiscoveredServices {
     session: Session,
+    endpoints: HashMap<Api, discovery::Endpoint>,
     /// The token whose catalogue contained the services.
     token: Secret,
     /// An optional service is missing; the next refresh checks for it with a new token.
@@ -143,7 +145,15 @@ impl Connection {
         let keystone = Arc::new(Keystone::new(settings.clone(), timings)?);
         let discovery = client(&settings, redirect::Policy::limited(3))?;
         let client = client(&settings, redirect::Policy::none())?;
-        Ok(Self { settings, keystone, discovery, client, discovered: Mutex::default(), services: Mutex::default() })
+        Ok(Self {
+            settings,
+            keystone,
+            discovery,
+            client,
+            documents: Mutex::default(),
+            discovered: Mutex::default(),
+            services: Mutex::default(),
+        })
     }
 
     /// Sends a request and returns the response. If the cloud rejects the token, sends it once more with a new token,
@@ -243,7 +253,15 @@ impl Connection {
         };
         let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
         let path: Vec<&str> = path.collect();
-        let url = endpoint(&session, request.api, &path).await.map_err(|error| self.endpoint_error(&error, &token))?;
+        let endpoint = self.endpoint(&session, request.api, &token).await;
+        let mut url = endpoint.map_err(|error| self.endpoint_error(&error, &token))?.url;
+        if url.cannot_be_a_base() {
+            let text = format!("the catalogue's {} endpoint {url} takes no paths", request.api.service_type());
+            return Err(Failure::not_executed(failed(self.with_cloud_name(&text))).into());
+        }
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
         Ok(RequestTarget { url, token })
     }
 
@@ -259,7 +277,9 @@ impl Connection {
     }
 
     fn store_session(&self, session: Session, token: &Secret, incomplete: bool) -> Session {
-        *self.discovered() = Some(DiscoveredServices { session: session.clone(), token: token.clone(), incomplete });
+        let endpoints = HashMap::new();
+        let services = DiscoveredServices { session: session.clone(), endpoints, token: token.clone(), incomplete };
+        *self.discovered() = Some(services);
         session
     }
 
@@ -330,30 +350,26 @@ impl Connection {
         }
         let token = self.keystone.token(&self.client).await.map_err(|error| self.error_before_sending(&error))?;
         let session = self.log_in().await.map_err(|error| self.error_before_sending(&error))?;
-        let endpoint_error = |error: openstack::Error| self.endpoint_error(&error, &token);
-        endpoint(&session, Api::Compute, &[]).await.map_err(endpoint_error)?;
-        let last = self.services().clone();
+        let session = self.store_session(session, &token, false);
+        let compute = self.endpoint(&session, Api::Compute, &token).await;
+        let compute = compute.map_err(|error| self.endpoint_error(&error, &token))?;
         let mut incomplete = false;
-        let mut exists = |found: Result<_, openstack::Error>, last: Option<bool>| match (found, last) {
-            (Ok(_), _) => Ok(true),
-            (Err(error), _) if error.kind() == ErrorKind::EndpointNotFound => {
+        let mut exists = |found: Result<_, openstack::Error>| match found {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::EndpointNotFound => {
                 incomplete = true;
                 Ok(false)
             }
-            // Only this service is failing, so its previous state is kept.
-            (Err(_), Some(last)) => Ok(last),
-            (Err(error), None) => Err(endpoint_error(error)),
+            Err(error) => Err(self.endpoint_error(&error, &token)),
         };
-        let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(endpoint_error)?;
         let services = Services {
-            network: exists(endpoint(&session, Api::Network, &[]).await, last.as_ref().map(|last| last.network))?,
-            block_storage: exists(
-                endpoint(&session, Api::BlockStorage, &[]).await,
-                last.as_ref().map(|last| last.block_storage),
-            )?,
-            microversion: newest.map(|(_, cloud)| MAX_MICROVERSION.min((cloud.0, cloud.1))),
+            network: exists(self.endpoint(&session, Api::Network, &token).await)?,
+            block_storage: exists(self.endpoint(&session, Api::BlockStorage, &token).await)?,
+            microversion: compute.microversion.map(|newest| MAX_MICROVERSION.min(newest)),
         };
-        self.store_session(session, &token, incomplete);
+        if let Some(known) = self.discovered().as_mut() {
+            known.incomplete = incomplete;
+        }
         *self.services() = Some(services.clone());
         Ok(services)
     }
@@ -386,55 +402,6 @@ impl CallFailure {
 impl From<Failure> for CallFailure {
     fn from(failure: Failure) -> Self {
         CallFailure::Failed(failure)
-    }
-}
-
-/// The URL of a service's path, from the catalogue and the version document.
-async fn endpoint(session: &Session, api: Api, path: &[&str]) -> Result<Url, openstack::Error> {
-    let lookup = async {
-        match api {
-            Api::Compute => session.get_endpoint(osauth::services::COMPUTE, path).await,
-            Api::Network => session.get_endpoint(osauth::services::NETWORK, path).await,
-            Api::Image => session.get_endpoint(osauth::services::IMAGE, path).await,
-            Api::BlockStorage => session.get_endpoint(BlockStorage, path).await,
-            Api::ObjectStore => session.get_endpoint(ObjectStore, path).await,
-        }
-    };
-    // `osauth` panics on a link that paths cannot be added to, such as one without a scheme. The panic would end the
-    // actor that all providers share.
-    AssertUnwindSafe(lookup).catch_unwind().await.unwrap_or_else(|_| {
-        let text = format!(
-            "the version document of the {api:?} service has a `self` link that is not a URL (is its http:// missing?)"
-        );
-        Err(openstack::Error::new(ErrorKind::InvalidResponse, text))
-    })
-}
-
-/// Cinder's endpoint carries the project, which the version documents leave out.
-#[derive(Clone, Copy, Debug)]
-struct BlockStorage;
-
-impl ServiceType for BlockStorage {
-    fn catalog_type(&self) -> &'static str {
-        "block-storage"
-    }
-
-    fn version_discovery_supported(&self) -> bool {
-        false
-    }
-}
-
-/// Swift's endpoint carries the account, and Swift has no version document.
-#[derive(Clone, Copy, Debug)]
-struct ObjectStore;
-
-impl ServiceType for ObjectStore {
-    fn catalog_type(&self) -> &'static str {
-        "object-store"
-    }
-
-    fn version_discovery_supported(&self) -> bool {
-        false
     }
 }
 
@@ -506,6 +473,7 @@ fn outage(detail: String) -> CloudError {
     CloudError::Outage { detail, may_have_worked: false }
 }
 
+mod endpoints;
 #[cfg(test)]
 mod protocol_tests;
 

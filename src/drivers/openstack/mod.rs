@@ -5,6 +5,7 @@ mod auth;
 mod calls;
 pub mod catalog;
 mod config;
+mod discovery;
 pub(crate) mod errors;
 mod http;
 mod instances;

@@ -1,0 +1,214 @@
+//! Version discovery. The catalogue is the truth about scheme, host and path of a service; version documents refine it
+//! and never take a service away. The order of the addresses is that of `keystoneauth1.discover`. It also follows links
+//! that lack the prefix of the catalogue's path; here a link names only the version.
+
+use reqwest::Url;
+use serde_json::Value;
+
+/// Address of a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Endpoint {
+    pub url: Url,
+    /// Newest microversion; `None` if the service has none, or its version document says nothing useful.
+    pub microversion: Option<(u16, u16)>,
+}
+
+impl Endpoint {
+    /// The address in the catalogue as it is.
+    pub fn as_listed(url: Url) -> Self {
+        Self { url, microversion: None }
+    }
+}
+
+/// The address with this version at its end.
+pub fn with_version(listed: Url, version: &str) -> Url {
+    let mut url = listed;
+    let path = url.path().trim_end_matches('/').to_owned();
+    if !path.ends_with(version) {
+        url.set_path(&format!("{path}/{version}/"));
+    }
+    url
+}
+
+/// Parts of an address in the catalogue, such as `https://host/prefix/v2.1/PROJECT`.
+#[derive(Debug, PartialEq)]
+struct Parts {
+    /// The address without version and project, with a slash at its end.
+    root: Url,
+    version: Option<String>,
+    project: Option<String>,
+}
+
+impl Parts {
+    fn of(listed: &Url) -> Self {
+        let path = listed.path().trim_end_matches('/').to_owned();
+        let mut segments: Vec<&str> = path.split('/').collect();
+        let is_version = |segment: &&str| major_of(segment).is_some();
+        let is_before_last = segments.len() >= 2 && is_version(&segments[segments.len() - 2]);
+        let project = if is_before_last { segments.pop().map(str::to_owned) } else { None };
+        let version = segments.pop_if(|last| is_version(&&**last)).map(str::to_owned);
+        let mut root = listed.clone();
+        root.set_path(&format!("{}/", segments.join("/")));
+        root.set_query(None);
+        Self { root, version, project }
+    }
+
+    /// The address of this version, with the project of the catalogue.
+    fn versioned(&self, version: &str) -> Url {
+        let mut url = self.root.clone();
+        let project = self.project.as_ref().map(|project| format!("{project}/"));
+        url.set_path(&format!("{}{version}/{}", self.root.path(), project.unwrap_or_default()));
+        url
+    }
+}
+
+/// Addresses of version documents, the best first: that of the catalogue's version if it is this major one, that of all
+/// versions, and the address in the catalogue.
+pub fn documents(listed: &Url, major: u32) -> Vec<Url> {
+    let parts = Parts::of(listed);
+    let mut found = Vec::new();
+    if let Some(version) = parts.version.as_ref().filter(|version| major_of(version) == Some(major)) {
+        let mut url = parts.root.clone();
+        url.set_path(&format!("{}{version}/", parts.root.path()));
+        found.push(url);
+    }
+    for url in [parts.root, listed.clone()] {
+        if !found.contains(&url) {
+            found.push(url);
+        }
+    }
+    found
+}
+
+/// The service's address, as far as this version document refines it; `None` if it says nothing about the version.
+pub fn refine(listed: &Url, document: &str, major: u32) -> Option<Endpoint> {
+    let document: Value = serde_json::from_str(document).ok()?;
+    let versions = document.pointer("/versions/values").or_else(|| document.get("versions")).and_then(Value::as_array);
+    let one = document.get("version").filter(|version| version.is_object());
+    let versions = versions.into_iter().flatten().chain(one);
+    let fitting = versions.filter(|version| text(version, "id").and_then(major_of) == Some(major));
+    let (stable, other): (Vec<&Value>, Vec<&Value>) = fitting.partition(|version| is_stable(version));
+    let newest = |versions: Vec<&'_ Value>| versions.into_iter().max_by_key(|version| minor_of(version)).cloned();
+    let chosen = newest(stable).or_else(|| newest(other))?;
+    let parts = Parts::of(listed);
+    let listed_version = parts.version.clone().filter(|version| major_of(version) == Some(major));
+    let version =
+        linked_version(&chosen, major).or(listed_version).or_else(|| text(&chosen, "id").map(str::to_owned))?;
+    let microversion = text(&chosen, "max_version").or_else(|| text(&chosen, "version")).and_then(numbers);
+    Some(Endpoint { url: parts.versioned(&version), microversion })
+}
+
+/// The version in the path of the link to itself. Scheme, host and the rest of the path are those that the service
+/// believes to have, which a proxy may have changed.
+fn linked_version(version: &Value, major: u32) -> Option<String> {
+    let links = version.get("links")?.as_array()?;
+    let own = links.iter().find(|link| text(link, "rel").is_some_and(|rel| rel.eq_ignore_ascii_case("self")))?;
+    let mut segments = text(own, "href")?.rsplit('/');
+    segments.find(|segment| major_of(segment) == Some(major)).map(str::to_owned)
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+fn is_stable(version: &Value) -> bool {
+    let known = ["current", "stable", "supported", "deprecated"];
+    text(version, "status").is_some_and(|status| known.contains(&status.to_lowercase().as_str()))
+}
+
+/// The major version of a segment such as `v2.1` or `v3`.
+fn major_of(segment: &str) -> Option<u32> {
+    let (major, minor) = version_of(segment)?;
+    let _: u32 = minor;
+    Some(major)
+}
+
+fn version_of(segment: &str) -> Option<(u32, u32)> {
+    let number = segment.strip_prefix(['v', 'V'])?;
+    let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn minor_of(version: &Value) -> u32 {
+    text(version, "id").and_then(version_of).map_or(0, |(_, minor)| minor)
+}
+
+/// A microversion such as `2.93`.
+fn numbers(text: &str) -> Option<(u16, u16)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).unwrap()
+    }
+
+    fn refined(listed: &str, document: &Value) -> Option<(String, Option<(u16, u16)>)> {
+        let found = refine(&url(listed), &document.to_string(), 2)?;
+        Some((found.url.to_string(), found.microversion))
+    }
+
+    /// A document with Nova's version 2.1 and this link to itself.
+    fn nova(href: Option<&str>) -> Value {
+        let links: Vec<Value> = href.into_iter().map(|href| json!({"rel": "self", "href": href})).collect();
+        let old = json!({"id": "v2.0", "status": "SUPPORTED", "version": "", "links": []});
+        json!({"versions": [{"id": "v2.1", "status": "CURRENT", "version": "2.93", "links": links}, old]})
+    }
+
+    #[test]
+    fn documents_are_looked_for_as_keystoneauth_does() {
+        let found =
+            |listed: &str| -> Vec<String> { documents(&url(listed), 2).iter().map(|url| url.to_string()).collect() };
+        assert_eq!(
+            found("https://h/compute/v2.1/p1"),
+            ["https://h/compute/v2.1/", "https://h/compute/", "https://h/compute/v2.1/p1"]
+        );
+        assert_eq!(found("https://h:9292"), ["https://h:9292/"]);
+        assert_eq!(found("https://h/image/v1"), ["https://h/image/", "https://h/image/v1"]);
+    }
+
+    #[test]
+    fn scheme_host_prefix_and_project_are_those_of_the_catalogue() {
+        let links = [
+            "https://h/compute/v2.1/",
+            "http://h/compute/v2.1/",
+            "http://internal:8774/v2.1/",
+            "https://h/v2.1",
+            "/v2.1/",
+            "v2.1",
+            "h:8774/v2.1/",
+        ];
+        for link in links {
+            let found = refined("https://h/compute", &nova(Some(link)));
+            assert_eq!(found, Some(("https://h/compute/v2.1/".to_owned(), Some((2, 93)))), "{link}");
+        }
+        for document in [nova(None), nova(Some(""))] {
+            assert_eq!(refined("https://h/compute/v2.1/p", &document).unwrap().0, "https://h/compute/v2.1/p/");
+            assert_eq!(refined("https://h/compute", &document).unwrap().0, "https://h/compute/v2.1/");
+        }
+        let project = refined("https://h/compute/v2/p1", &nova(Some("http://other/v2.1/"))).unwrap();
+        assert_eq!(project.0, "https://h/compute/v2.1/p1/");
+    }
+
+    #[test]
+    fn a_single_version_and_nested_values_are_understood() {
+        let link = json!([{"rel": "SELF", "href": "http://h/v2.1/"}]);
+        let version = json!({"id": "v2.1", "status": "stable", "max_version": "2.60", "links": link});
+        for document in [json!({"version": version}), json!({"versions": {"values": [version]}})] {
+            assert_eq!(refined("https://h/", &document), Some(("https://h/v2.1/".to_owned(), Some((2, 60)))));
+        }
+    }
+
+    #[test]
+    fn a_document_without_the_version_is_useless() {
+        assert_eq!(refine(&url("https://h/"), "<html>", 2), None);
+        for document in [json!({}), json!([]), json!({"versions": [{"id": "v3.0"}, {"id": 7}, {}]})] {
+            assert_eq!(refined("https://h/", &document), None, "{document}");
+        }
+    }
+}
