@@ -256,7 +256,8 @@ mod tests {
         for (end, expected) in [("ready", None), ("failed", Some("debian-b2 has failed; its log is on nb01"))] {
             let store = TestStore::new();
             build(&store, "b1", "ready").await;
-            let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
+            let config =
+                config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, formats: [raw]}]").await;
             let waiting = capture(OutputFormat::Table, async |output| {
                 image_build_and_wait(&store.zk, &config, output, &"debian".into(), FollowUntil::Built).await
             });
@@ -285,7 +286,8 @@ mod tests {
             if is_requested {
                 store.put(request, "").await;
             }
-            let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
+            let config =
+                config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, formats: [raw]}]").await;
             // The next write is then that of the command.
             drop(Mirror::start_images_only(store.zk.clone(), &Handle::current()).await.unwrap());
             let before = store.server.last_zxid();
@@ -315,7 +317,8 @@ mod tests {
     async fn a_removed_build_request_ends_the_wait() {
         let store = TestStore::new();
         build(&store, "b1", "ready").await;
-        let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
+        let config =
+            config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, formats: [raw]}]").await;
         let waiting = capture(OutputFormat::Table, async |output| {
             image_build_and_wait(&store.zk, &config, output, &"debian".into(), FollowUntil::Built).await
         });

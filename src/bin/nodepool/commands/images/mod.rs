@@ -7,11 +7,12 @@ pub mod follow_uploads;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use nodepool::actors::runtime::clock;
-use nodepool_model::config::Config;
+use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState};
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
@@ -79,13 +80,23 @@ pub async fn request_build(zk: &Zk, config: &Config, image: &ImageName) -> anyho
     if configured.pause {
         bail!("Skipping build request for image {image}; paused");
     }
-    if configured.formats.is_empty() {
+    // The driver of a provider that takes the image may name the format.
+    if configured.formats.is_empty() && !is_taken(image, config) {
         bail!(
             "image {image} is built in no format: add it to the diskimages of a provider, or set its `formats` in the configuration"
         );
     }
     check_name(image)?;
     make_path(zk, &paths::image_build_request(image)).await.context("cannot request a build")
+}
+
+/// Whether a provider takes the image, or may take it: a provider that is out of service is unknown.
+fn is_taken(image: &ImageName, config: &Config) -> bool {
+    let takes = |provider: &Arc<ProviderConfig>| {
+        let entries = provider.section.list("diskimages").unwrap_or_default();
+        entries.iter().any(|entry| entry.get("name").and_then(|name| name.as_text()) == Some(image.as_str()))
+    };
+    !config.out_of_service.is_empty() || config.providers.values().any(takes)
 }
 
 /// An image name must be one path element; any other text would address another znode.
@@ -271,7 +282,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_build_is_requested_once_and_only_of_configured_images() {
-        let (store, text) = (store().await, "diskimages: [{name: debian}, {name: never, pause: true}]");
+        let (store, text) = (
+            store().await,
+            "diskimages: [{name: debian}, {name: never, pause: true}, {name: loose}, {name: own, formats: [raw]}]\n\
+             providers: [{name: p, cloud: c, diskimages: [{name: debian}], pools: []}]",
+        );
         let config = config(&format!("zookeeper-servers: [{{host: localhost}}]\n{text}")).await;
         let request = async |image: &str| {
             capture(OutputFormat::Json, async |output| image_build(&store.zk, &config, output, &image.into()).await)
@@ -279,8 +294,9 @@ mod tests {
         };
         assert_eq!(request("never").await.error(), "Skipping build request for image never; paused");
         assert_eq!(request("missing").await.error(), "Trying to build a non disk-image-builder image: missing");
-        for _ in 0..2 {
-            assert!(request("debian").await.result.is_none());
+        assert!(request("loose").await.error().contains("image loose is built in no format"));
+        for image in ["debian", "debian", "own"] {
+            assert!(request(image).await.result.is_none());
         }
         assert_eq!(listed(&store, "status").await[0]["build_request"], "pending");
         store.put(&format!("{DEBIAN}/builds/lock/0123__lock__0000000001"), "").await;
