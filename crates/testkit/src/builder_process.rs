@@ -14,6 +14,7 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::UploadState;
 use nodepool_model::snapshot::images::Images;
+use nodepool_policy::images::retention::RETAINED;
 use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::locks::lock::make_path;
 use nodepool_zk::tools::transfer;
@@ -114,6 +115,11 @@ impl BuilderProcessHarness {
             return Some(format!("upload {key:?} is {:?}", stored.record.state));
         }
         for image in IMAGES {
+            let builds = records.image(&image.into()).map_or(0, |view| view.builds.len());
+            let uploads = records.uploads().filter(|(key, _)| key.image.as_str() == image).count();
+            if builds.max(uploads) > RETAINED {
+                return Some(format!("{builds} builds and {uploads} uploads of {image} exist"));
+            }
             let newest =
                 records.image(&image.into()).and_then(|view| view.ready().first().map(|(id, _)| (*id).clone()));
             let mut uploads = records.uploads();

@@ -12,8 +12,8 @@ use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState}
 use nodepool_model::snapshot::Versioned;
 use nodepool_model::snapshot::images::{Images, UploadLockKey};
 
-/// The current one and its predecessor.
-const RETAINED: usize = 2;
+/// Number of builds and uploads that are retained: the current one and its predecessor.
+pub const RETAINED: usize = 2;
 
 /// One deletion.
 #[derive(Clone, Debug, PartialEq)]
