@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
-use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit};
+use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, ProviderHandle, Submit};
 use crate::actors::runtime::invariant_guard;
 use crate::actors::runtime::log_context::LogContext;
 use nodepool_driver::error::CloudError;
@@ -102,7 +102,7 @@ impl CleanupWorker {
         let reply = ctx.address().recipient();
         for (job_id, in_flight) in &mut self.deletions {
             let provider = self.deps.providers.get(&in_flight.deletion.provider);
-            if provider.is_some_and(|provider| provider.facts.borrow().health.outage.is_some()) {
+            if provider.is_some_and(ProviderHandle::is_down) {
                 in_flight.began = Instant::now();
             }
             if in_flight.began.elapsed() >= DELETE_TIMEOUT {

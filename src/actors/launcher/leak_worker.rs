@@ -212,7 +212,7 @@ impl LeakWorker {
         let reply = ctx.address().recipient();
         for (job_id, open_job) in &mut self.jobs {
             let provider = self.deps.providers.get(&open_job.provider);
-            if provider.is_some_and(|provider| provider.facts.borrow().health.outage.is_some()) {
+            if provider.is_some_and(ProviderHandle::is_down) {
                 open_job.began = Instant::now();
             }
             if matches!(open_job.purpose, JobPurpose::Deletion(_)) && open_job.began.elapsed() >= DELETE_TIMEOUT {

@@ -41,6 +41,13 @@ pub struct ProviderHandle {
     pub scanner: Arc<Scanner>,
 }
 
+impl ProviderHandle {
+    /// Whether the provider's cloud does not respond.
+    pub fn is_down(&self) -> bool {
+        self.facts.borrow().health.outage.is_some()
+    }
+}
+
 /// The current facts of each of these providers.
 pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
     providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()

@@ -22,12 +22,17 @@ impl Endpoint {
 
 /// The address with this version at its end.
 pub fn with_version(listed: Url, version: &str) -> Url {
-    let mut url = listed;
-    let path = url.path().trim_end_matches('/').to_owned();
-    if !path.ends_with(version) {
-        url.set_path(&format!("{path}/{version}/"));
+    match listed.path().trim_end_matches('/').ends_with(version) {
+        true => listed,
+        false => extended(&listed, version),
     }
-    url
+}
+
+/// The address with one more segment in its path, and a slash at its end.
+fn extended(url: &Url, segment: &str) -> Url {
+    let mut longer = url.clone();
+    longer.set_path(&format!("{}/{segment}/", url.path().trim_end_matches('/')));
+    longer
 }
 
 /// Parts of an address in the catalogue, such as `https://host/prefix/v2.1/PROJECT`.
@@ -43,22 +48,24 @@ impl Parts {
     fn of(listed: &Url) -> Self {
         let path = listed.path().trim_end_matches('/').to_owned();
         let mut segments: Vec<&str> = path.split('/').collect();
-        let is_version = |segment: &&str| major_of(segment).is_some();
-        let is_before_last = segments.len() >= 2 && is_version(&segments[segments.len() - 2]);
-        let project = if is_before_last { segments.pop().map(str::to_owned) } else { None };
-        let version = segments.pop_if(|last| is_version(&&**last)).map(str::to_owned);
+        let has_project = matches!(segments.as_slice(), [.., version, _] if major_of(version).is_some());
+        let project = segments.pop_if(|_| has_project).map(str::to_owned);
+        let version = segments.pop_if(|last| major_of(last).is_some()).map(str::to_owned);
         let mut root = listed.clone();
         root.set_path(&format!("{}/", segments.join("/")));
         root.set_query(None);
         Self { root, version, project }
     }
 
+    /// The address of this version's document.
+    fn document(&self, version: &str) -> Url {
+        extended(&self.root, version)
+    }
+
     /// The address of this version, with the project of the catalogue.
     fn versioned(&self, version: &str) -> Url {
-        let mut url = self.root.clone();
-        let project = self.project.as_ref().map(|project| format!("{project}/"));
-        url.set_path(&format!("{}{version}/{}", self.root.path(), project.unwrap_or_default()));
-        url
+        let document = self.document(version);
+        self.project.as_ref().map_or_else(|| document.clone(), |project| extended(&document, project))
     }
 }
 
@@ -68,9 +75,7 @@ pub fn documents(listed: &Url, major: u32) -> Vec<Url> {
     let parts = Parts::of(listed);
     let mut found = Vec::new();
     if let Some(version) = parts.version.as_ref().filter(|version| major_of(version) == Some(major)) {
-        let mut url = parts.root.clone();
-        url.set_path(&format!("{}{version}/", parts.root.path()));
-        found.push(url);
+        found.push(parts.document(version));
     }
     for url in [parts.root, listed.clone()] {
         if !found.contains(&url) {
@@ -118,9 +123,7 @@ fn is_stable(version: &Value) -> bool {
 
 /// The major version of a segment such as `v2.1` or `v3`.
 fn major_of(segment: &str) -> Option<u32> {
-    let (major, minor) = version_of(segment)?;
-    let _: u32 = minor;
-    Some(major)
+    version_of(segment).map(|(major, _)| major)
 }
 
 fn version_of(segment: &str) -> Option<(u32, u32)> {

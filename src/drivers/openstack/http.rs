@@ -125,8 +125,6 @@ pub struct Connection {
     documents: Mutex<HashMap<Api, endpoints::DocumentHistory>>,
     client: Client,
     discovered: Mutex<Option<DiscoveredServices>>,
-    /// Result of the last discovery.
-    services: Mutex<Option<Services>>,
 }
 
 /// Endpoints and versions of the services. They are discovered again at each refresh and with each token, because
@@ -145,15 +143,7 @@ impl Connection {
         let keystone = Arc::new(Keystone::new(settings.clone(), timings)?);
         let discovery = client(&settings, redirect::Policy::limited(3))?;
         let client = client(&settings, redirect::Policy::none())?;
-        Ok(Self {
-            settings,
-            keystone,
-            discovery,
-            client,
-            documents: Mutex::default(),
-            discovered: Mutex::default(),
-            services: Mutex::default(),
-        })
+        Ok(Self { settings, keystone, discovery, client, documents: Mutex::default(), discovered: Mutex::default() })
     }
 
     /// Sends a request and returns the response. If the cloud rejects the token, sends it once more with a new token,
@@ -288,10 +278,6 @@ impl Connection {
         self.discovered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn services(&self) -> MutexGuard<'_, Option<Services>> {
-        self.services.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn log_in(&self) -> Result<Session, openstack::Error> {
         Session::new_with_client(self.discovery.clone(), KeystoneAuth(self.keystone.clone())).await
     }
@@ -370,7 +356,6 @@ impl Connection {
         if let Some(known) = self.discovered().as_mut() {
             known.incomplete = incomplete;
         }
-        *self.services() = Some(services.clone());
         Ok(services)
     }
 }
@@ -411,20 +396,25 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
     let identity = match &settings.certificate {
-        Some(own) => Some(identity(read(&own.certificate)?, own.key.as_deref().map(read).transpose()?)),
+        Some(own) => {
+            let pem = identity(read(&own.certificate)?, own.key.as_deref().map(read).transpose()?);
+            let usable = Identity::from_pem(&pem);
+            let usable =
+                usable.map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
+            Some((pem, usable))
+        }
         None => None,
     };
     match &settings.verify {
         Verify::System => {}
         Verify::Off => builder = builder.danger_accept_invalid_certs(true),
-        Verify::Bundle(path) => builder = builder.use_preconfigured_tls(tls::client_config(path, identity.as_deref())?),
-    }
-    if let (Some(own), Some(pem)) = (&settings.certificate, &identity) {
-        let usable = Identity::from_pem(pem)
-            .map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
-        if !matches!(settings.verify, Verify::Bundle(_)) {
-            builder = builder.identity(usable);
+        Verify::Bundle(path) => {
+            let pem = identity.as_ref().map(|(pem, _)| pem.as_slice());
+            builder = builder.use_preconfigured_tls(tls::client_config(path, pem)?);
         }
+    }
+    if let Some((_, usable)) = identity.filter(|_| !matches!(settings.verify, Verify::Bundle(_))) {
+        builder = builder.identity(usable);
     }
     if let Some(limit) = settings.api_timeout_s.map(nodepool_model::records::time::Seconds) {
         builder = builder.timeout(limit.to_duration());

@@ -216,6 +216,27 @@ mod tests {
     }
 
     #[test]
+    fn the_image_of_another_ready_upload_is_not_deleted() {
+        let key = |upload: &str| UploadKey {
+            provider: "lab".into(),
+            image: "debian".into(),
+            build: "1".into(),
+            upload: upload.into(),
+        };
+        let mut images = Images::default();
+        for (upload, state) in [("1", UploadState::Ready), ("2", UploadState::Deleting)] {
+            let external_id = Some(ExternalId::text(format!("image-{upload}")));
+            let record = Arc::new(ImageUpload { external_id, ..ImageUpload::new(state, Timestamp(0.0)) });
+            images.put_upload(key(upload), Versioned { record, version: 0, mzxid: 1, mtime_ms: 0 });
+        }
+        let is_owned = |image: &str, of: &str| other_owner(&ExternalId::text(image), &key(of), &images).is_some();
+        assert!(is_owned("image-1", "2"));
+        assert!(!is_owned("image-1", "1"), "its own record may still be ready in a stale snapshot");
+        assert!(!is_owned("image-2", "1"));
+        assert!(!is_owned("image-3", "2"));
+    }
+
+    #[test]
     fn formats_stay_as_long_as_a_provider_is_out_of_service() {
         let mut config = Arc::unwrap_or_clone(with_image("{name: debian, delete-after-upload: true}"));
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());

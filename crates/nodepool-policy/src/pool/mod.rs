@@ -288,7 +288,6 @@ impl Pool {
                 self.has_more = true;
                 self.lacks_capacity |= previously_lacked_capacity;
                 lacking.clear();
-                suspended = Vec::new().into_iter().peekable();
                 break;
             }
             while let Some(before) = suspended.next_if(|before| before < rank) {
@@ -313,8 +312,10 @@ impl Pool {
                 missing => lacking.push((missing, rank, request)),
             }
         }
-        for rank in suspended {
-            effects.extend(self.resume_suspended(&rank, inputs));
+        if !self.has_more {
+            for rank in suspended {
+                effects.extend(self.resume_suspended(&rank, inputs));
+            }
         }
         lacking.sort_by_key(|(missing, ..)| *missing);
         for (_, rank, request) in lacking {

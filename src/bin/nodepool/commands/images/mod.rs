@@ -7,12 +7,11 @@ pub mod follow_uploads;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use nodepool::actors::runtime::clock;
-use nodepool_model::config::{Config, ProviderConfig};
+use nodepool_model::config::Config;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState};
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
@@ -92,11 +91,8 @@ pub async fn request_build(zk: &Zk, config: &Config, image: &ImageName) -> anyho
 
 /// Whether a provider takes the image, or may take it: a provider that is out of service is unknown.
 fn is_taken(image: &ImageName, config: &Config) -> bool {
-    let takes = |provider: &Arc<ProviderConfig>| {
-        let entries = provider.section.list("diskimages").unwrap_or_default();
-        entries.iter().any(|entry| entry.get("name").and_then(|name| name.as_text()) == Some(image.as_str()))
-    };
-    !config.out_of_service.is_empty() || config.providers.values().any(takes)
+    let mut taken = config.providers.values().flat_map(|provider| follow_uploads::diskimages(provider));
+    !config.out_of_service.is_empty() || taken.any(|(name, _)| name == *image)
 }
 
 /// An image name must be one path element; any other text would address another znode.
