@@ -208,7 +208,7 @@ async fn assert_declined(what: &str, knobs: Value) {
 #[test]
 fn a_cloud_that_never_recovers_fails_only_its_request() {
     on_real_time(async {
-        let kinds = ["500", "503", "400", "html", "closed", "redirect", "hang"];
+        let kinds = ["500", "503", "400", "html", "closed", "hang"];
         let refused =
             kinds.map(|kind| (kind, json!({"faults": [format!("{kind} method=POST path=^/compute/v2.1/servers$")]})));
         let others = [

@@ -3,7 +3,7 @@
 use crate::error::CloudsError;
 use crate::merge::{Map, Origin};
 use crate::secret::Secret;
-use crate::settings::{Auth, Credential, Domain, Identity, IdentityApi, Scope, User};
+use crate::settings::{Auth, Credential, Domain, Domains, Identity, IdentityApi, Scope, User};
 use python_yaml::diagnostics::nearest;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -14,27 +14,24 @@ enum AuthKind {
 }
 
 /// The auth types of this version.
-const TYPES: [(&str, AuthKind, IdentityApi); 5] = [
+const TYPES: [(&str, AuthKind, IdentityApi); 6] = [
     ("password", AuthKind::Password, IdentityApi::Discovered),
     ("token", AuthKind::Token, IdentityApi::Discovered),
+    ("v2password", AuthKind::Password, IdentityApi::V2),
     ("v3password", AuthKind::Password, IdentityApi::V3),
     ("v3token", AuthKind::Token, IdentityApi::V3),
     ("v3applicationcredential", AuthKind::ApplicationCredential, IdentityApi::V3),
 ];
 
-const COMMON_OPTIONS: [&str; 9] = [
-    "auth_url",
-    "system_scope",
-    "domain_id",
-    "domain_name",
-    "project_id",
-    "project_name",
-    "project_domain_id",
-    "project_domain_name",
-    "trust_id",
-];
+const COMMON_OPTIONS: [&str; 4] = ["auth_url", "project_id", "project_name", "trust_id"];
+/// Options that version 2 lacks.
+const COMMON_OPTIONS_OF_V3: [&str; 5] =
+    ["system_scope", "domain_id", "domain_name", "project_domain_id", "project_domain_name"];
 const DISCOVERED_OPTIONS: [&str; 2] = ["default_domain_id", "default_domain_name"];
-const USER_OPTIONS: [&str; 4] = ["user_id", "username", "user_domain_id", "user_domain_name"];
+const USER_OPTIONS: [&str; 2] = ["user_id", "username"];
+const USER_OPTIONS_OF_V3: [&str; 2] = ["user_domain_id", "user_domain_name"];
+const DOMAIN_OPTIONS: [&str; 6] =
+    ["domain_id", "domain_name", "project_domain_id", "project_domain_name", "user_domain_id", "user_domain_name"];
 const APPLICATION_CREDENTIAL_OPTIONS: [&str; 3] =
     ["application_credential_id", "application_credential_name", "application_credential_secret"];
 
@@ -61,7 +58,8 @@ pub fn identity(entry: &mut Map, cloud: Option<&str>, origin: &Origin) -> Result
         let help = format!("add {} to {}, or to its entry in secure.yaml", names.join(" and "), options.cloud);
         return Err(CloudsError::AuthIncomplete(origin.diagnostic(message, help)));
     }
-    Ok(Identity { auth_url: url.unwrap_or_default(), api, auth: options.auth(kind)?, scope: options.scope()? })
+    let (auth, scope, domains) = (options.auth(kind)?, options.scope()?, options.domains());
+    Ok(Identity { auth_url: url.unwrap_or_default(), api, auth, scope, domains })
 }
 
 fn auth_type(entry: &mut Map, origin: &Origin) -> Result<(AuthKind, IdentityApi), CloudsError> {
@@ -80,13 +78,20 @@ fn auth_type(entry: &mut Map, origin: &Origin) -> Result<(AuthKind, IdentityApi)
 
 fn option_names(kind: AuthKind, api: IdentityApi) -> Vec<&'static str> {
     let mut names = COMMON_OPTIONS.to_vec();
+    if api != IdentityApi::V2 {
+        names.extend(COMMON_OPTIONS_OF_V3);
+    }
     if api == IdentityApi::Discovered {
         names.extend(DISCOVERED_OPTIONS);
     }
+    if kind != AuthKind::Token {
+        names.extend(USER_OPTIONS);
+        names.extend(USER_OPTIONS_OF_V3.iter().filter(|_| api != IdentityApi::V2));
+    }
     match kind {
-        AuthKind::Password => names.extend(USER_OPTIONS.into_iter().chain(["password"])),
+        AuthKind::Password => names.push("password"),
         AuthKind::Token => names.push("token"),
-        AuthKind::ApplicationCredential => names.extend(USER_OPTIONS.into_iter().chain(APPLICATION_CREDENTIAL_OPTIONS)),
+        AuthKind::ApplicationCredential => names.extend(APPLICATION_CREDENTIAL_OPTIONS),
     }
     names
 }
@@ -224,10 +229,19 @@ impl Options<'_> {
         Ok(or_default("name")?.map(Domain::Name))
     }
 
+    fn domains(&self) -> Domains {
+        let has_one = |names: &[&str]| names.iter().any(|name| self.has(name));
+        match () {
+            () if has_one(&DOMAIN_OPTIONS) => Domains::Given,
+            () if has_one(&DISCOVERED_OPTIONS) => Domains::Default,
+            () => Domains::Absent,
+        }
+    }
+
     /// Rejects a name without its domain for the `v3…` types: names are unique only within a domain, and these types
     /// have no default domain.
     fn require_domain(&self, name: &str, domain: &Option<Domain>) -> Result<(), CloudsError> {
-        if domain.is_some() || self.api == IdentityApi::Discovered {
+        if domain.is_some() || self.api != IdentityApi::V3 {
             return Ok(());
         }
         let key = if name == "username" { "user_domain" } else { "project_domain" };

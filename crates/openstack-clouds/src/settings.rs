@@ -43,14 +43,26 @@ pub struct Identity {
     pub api: IdentityApi,
     pub auth: Auth,
     pub scope: Scope,
+    pub domains: Domains,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityApi {
     /// `password` and `token`: the URL may lack a version; the server's versions are discovered.
     Discovered,
+    /// `v2password`: the URL is one of version 2.
+    V2,
     /// `v3…`: the URL is one of version 3.
     V3,
+}
+
+/// Domains that the settings name. Version 2 of Keystone has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domains {
+    Absent,
+    /// Only `default_domain_…`, which version 3 uses and version 2 ignores.
+    Default,
+    Given,
 }
 
 #[derive(Clone, Debug, PartialEq)]

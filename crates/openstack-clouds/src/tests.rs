@@ -51,6 +51,7 @@ fn a_login_is_all_that_a_cloud_needs() {
         api: IdentityApi::Discovered,
         auth: Auth::Password { user, password: Secret::new("hunter2") },
         scope: Scope::ProjectName { name: "ci".to_owned(), domain: None },
+        domains: Domains::Absent,
     };
     assert_eq!(settings.identity, expected);
     assert_eq!(settings.cloud.as_deref(), Some("c"));
@@ -134,6 +135,17 @@ fn version_3_requires_domains() {
     assert_eq!(identity.api, IdentityApi::V3);
     let domain = Some(Domain::Id("default".to_owned()));
     assert_eq!(identity.scope, Scope::ProjectName { name: "ci".to_owned(), domain });
+}
+
+#[test]
+fn version_2_has_no_domains() {
+    assert_eq!(settings_with("auth_type: v2password").identity.api, IdentityApi::V2);
+    let message = error_of(&cloud("auth_type: v2password\nuser_domain_name: Default"));
+    assert!(message.contains("auth has an option user_domain_name"), "{message}");
+    let domains = |keys: &str| settings_with(keys).identity.domains;
+    assert_eq!(domains("default_domain_name: Default"), Domains::Default);
+    assert_eq!(domains("project_domain_id: default\ndefault_domain_name: Default"), Domains::Given);
+    assert_eq!(domains("domain_name: Default"), Domains::Given);
 }
 
 #[test]

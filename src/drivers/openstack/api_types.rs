@@ -116,6 +116,13 @@ pub struct Flavor {
     pub vcpus: f64,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+pub struct SecurityGroup {
+    pub id: String,
+    #[serde(default, deserialize_with = "value_or_default")]
+    pub name: String,
+}
+
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Network {
     pub id: String,
@@ -217,7 +224,7 @@ pub fn list<T: for<'de> Deserialize<'de>>(answer: &Value, key: &str) -> Result<V
 }
 
 /// The value, or the default if it has an unexpected type: a malformed field must not hide a server.
-fn value_or_default<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(
+pub fn value_or_default<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     let value = Value::deserialize(deserializer).map_err(D::Error::custom)?;

@@ -1,36 +1,43 @@
 //! Keystone client: requests a token and its service catalogue, and renews the token before it expires.
 
+mod logins;
+mod tokens;
+
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, FixedOffset, Utc};
 use openstack::auth::AuthType;
 use openstack::{EndpointFilters, Error, ErrorKind};
+use reqwest::header::{ACCEPT, HeaderMap};
 use reqwest::{Client, RequestBuilder, StatusCode, Url};
-use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::catalog::timings::Timings;
-use super::errors::status_of;
+use super::errors::{self, status_of, with_causes};
+use super::http::endpoints::{document_request, has_versions};
+use super::http::sending::{self, Repeatable};
+use logins::{Document, Login, Logins, Version};
 use nodepool_model::records::time::Seconds;
-use openstack_clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
+use openstack_clouds::{Auth, CloudSettings, IdentityApi, Secret, Service};
+use tokens::{CatalogEntry, Endpoint, Token};
 
-/// A token that expires sooner than this is replaced before it is used.
-const TOKEN_EXPIRY_MARGIN_S: i64 = 60;
 /// Timeout of a token request; all calls of a provider wait for it.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Back-off after rejected logins. The first one is short: a single rejection may be an error of Keystone, and all
 /// calls fail during the back-off.
 const BACKOFFS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(60)];
 
+/// Remedy for a Keystone of version 2 only.
+const NO_DOMAINS: &str = "it has a version 2, which has no domains: remove user_domain_… and project_domain_… from its \
+                          entry in clouds.yaml, or set auth_url to a Keystone of version 3";
+
 /// Login to one cloud, shared by all calls, so that a new token is requested only once.
 pub struct Keystone {
     settings: Arc<CloudSettings>,
-    token_url: Url,
+    auth_url: Url,
     state: Mutex<State>,
     /// Retry-After of the last response; the errors of `openstack` cannot carry it.
     retry_after: std::sync::Mutex<Option<Seconds>>,
@@ -41,6 +48,8 @@ pub struct Keystone {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
+    /// The login of the last response that was more than "not found".
+    login: Option<Login>,
     login_backoff: Option<LoginBackoff>,
     /// A new token is requested, because its catalogue may contain a service that the current one lacks.
     renewal_requested: bool,
@@ -61,67 +70,15 @@ impl LoginBackoff {
     }
 }
 
-#[derive(Clone)]
-struct Token {
-    value: Secret,
-    expires_at: Option<DateTime<FixedOffset>>,
-    catalog: Vec<CatalogEntry>,
-    project: Option<String>,
-}
-
-/// One service of the catalogue. Clouds may omit any field.
-#[derive(Clone, Debug, Deserialize)]
-struct CatalogEntry {
-    #[serde(rename = "type", default)]
-    service_type: String,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    endpoints: Vec<Endpoint>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Endpoint {
-    #[serde(default)]
-    interface: String,
-    #[serde(default)]
-    region: Option<String>,
-    #[serde(default)]
-    region_id: Option<String>,
-    url: String,
-}
-
-#[derive(Deserialize)]
-struct TokenRoot {
-    token: TokenBody,
-}
-
-#[derive(Deserialize)]
-struct TokenBody {
-    #[serde(default)]
-    expires_at: Option<String>,
-    #[serde(default)]
-    catalog: Vec<CatalogEntry>,
-    #[serde(default)]
-    project: Option<Project>,
-}
-
-#[derive(Deserialize)]
-struct Project {
-    id: String,
-}
-
 /// Adapter for `openstack`, which authenticates requests and looks up endpoints through it.
 #[derive(Clone, Debug)]
 pub struct KeystoneAuth(pub Arc<Keystone>);
 
 impl Keystone {
     pub fn new(settings: Arc<CloudSettings>, timings: Arc<Timings>) -> Result<Self, String> {
-        let url = settings.identity.auth_url.trim_end_matches('/');
-        let base = if url.ends_with("/v3") { url.to_owned() } else { format!("{}/v3", url.trim_end_matches("/v2.0")) };
-        let token_url = Url::parse(&format!("{base}/auth/tokens"))
+        let auth_url = Url::parse(&settings.identity.auth_url)
             .map_err(|error| format!("auth_url {} is not a URL: {error}", settings.identity.auth_url))?;
-        Ok(Self { settings, token_url, state: Mutex::default(), retry_after: std::sync::Mutex::new(None), timings })
+        Ok(Self { settings, auth_url, state: Mutex::default(), retry_after: std::sync::Mutex::new(None), timings })
     }
 
     /// Discards a token that was rejected before it expired: the next call requests another one.
@@ -164,10 +121,10 @@ impl Keystone {
         {
             return usable.ok_or(login_backoff.error.clone());
         }
-        let result = self.request_token(client).await;
+        let result = self.request_token(client, &mut state.login).await;
         state.renewal_requested = false;
         match &result {
-            Ok(new) => *state = State { token: Some(new.clone()), ..State::default() },
+            Ok(new) => (state.token, state.login_backoff) = (Some(new.clone()), None),
             Err(error) if matches!(status_of(error), Some(401 | 403)) => {
                 let failures = state.login_backoff.as_ref().map_or(0, |before| before.failures) + 1;
                 state.login_backoff = Some(LoginBackoff { error: error.clone(), since: Instant::now(), failures });
@@ -181,47 +138,99 @@ impl Keystone {
         }
     }
 
-    async fn request_token(&self, client: &Client) -> Result<Token, Error> {
-        let began = Instant::now();
+    /// Requests a token at the login of before, or else at the first one that exists.
+    async fn request_token(&self, client: &Client, known: &mut Option<Login>) -> Result<Token, Error> {
+        if let Some(login) = known.take()
+            && let Some(result) = self.log_in_where_it_exists(client, login, known).await
+        {
+            return result;
+        }
+        let Logins { candidates, excludes_v2 } = self.find_logins(client).await?;
+        let tried: Vec<String> = candidates.iter().map(|login| login.url.to_string()).collect();
+        for login in candidates {
+            if let Some(result) = self.log_in_where_it_exists(client, login, known).await {
+                return result;
+            }
+        }
+        let remedy = if excludes_v2 { NO_DOMAINS } else { "is auth_url a Keystone URL?" };
+        let text = format!("Keystone has no login at {} (404); {remedy}", tried.join(" or "));
+        Err(Error::new(ErrorKind::AuthenticationFailed, text).with_status(StatusCode::NOT_FOUND))
+    }
+
+    /// Logs in and, if a Keystone has responded, remembers the login; `None` if its address does not exist.
+    async fn log_in_where_it_exists(
+        &self,
+        client: &Client,
+        login: Login,
+        known: &mut Option<Login>,
+    ) -> Option<Result<Token, Error>> {
+        let result = self.log_in(client, &login).await;
+        let status = result.as_ref().err().map(status_of);
+        *known = Some(login).filter(|_| !matches!(status, Some(None | Some(404))));
+        (status != Some(Some(404))).then_some(result)
+    }
+
+    /// Reads the version document at `auth_url`. A useless one is ignored, since the login itself will tell.
+    async fn find_logins(&self, client: &Client) -> Result<Logins, Error> {
+        let identity = &self.settings.identity;
+        if identity.api != IdentityApi::Discovered {
+            return Ok(logins::logins(identity, &self.auth_url, None));
+        }
+        let answer = match sending::send(document_request(client, &self.auth_url), Repeatable::Yes).await {
+            Err(error) if error.is_connect() => return Err(transport_error(&error)),
+            answer => answer.ok().filter(|answer| has_versions(answer.status())),
+        };
+        let Some(answer) = answer else { return Ok(logins::logins(identity, &self.auth_url, None)) };
+        let (url, text) = (answer.url().clone(), answer.text().await.unwrap_or_default());
+        Ok(logins::logins(identity, &self.auth_url, Some(Document { url: &url, text: &text })))
+    }
+
+    async fn log_in(&self, client: &Client, login: &Login) -> Result<Token, Error> {
+        let (began, url) = (Instant::now(), &login.url);
         let limit =
             self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
-        let request = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
-        let sent = crate::openstack::http::send_repeatable(request).await;
+        let identity = &self.settings.identity;
+        let body = match login.version {
+            Version::V2 => tokens::body_v2(identity),
+            Version::V3 => tokens::body_v3(identity),
+        };
+        let mut request = client.post(url.clone()).json(&body).header(ACCEPT, "application/json").timeout(limit);
+        if let (Version::V2, Auth::Token { token }) = (login.version, &identity.auth) {
+            request = request.header("x-auth-token", token.expose());
+        }
+        let sent = sending::send(request, Repeatable::Yes).await;
         let status_code = sent.as_ref().ok().map(|answer| answer.status().as_u16());
         self.timings.record("identity.POST.tokens", status_code, began.elapsed());
-        let answer =
-            sent.map_err(|error| Error::new(ErrorKind::ProtocolError, crate::openstack::errors::with_causes(&error)))?;
+        let answer = sent.map_err(|error| transport_error(&error))?;
         let (status, headers) = (answer.status(), answer.headers().clone());
+        let body = answer.bytes().await.map_err(|error| transport_error(&error))?;
         if status != StatusCode::CREATED && status != StatusCode::OK {
-            let text = crate::openstack::errors::message(&answer.text().await.unwrap_or_default());
-            let wait = crate::openstack::errors::retry_delay(status, &headers);
-            let kind = match status.as_u16() {
-                503 if wait.is_some() => ErrorKind::InvalidInput,
-                400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,
-                // Temporary; the same kind that `openstack` uses for other requests.
-                408 | 413 | 429 => ErrorKind::InvalidInput,
-                _ => ErrorKind::InternalServerError,
-            };
-            *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner) = wait;
-            let url = &self.token_url;
-            return Err(Error::new(kind, format!("Keystone at {url} answers {status}: {text}")).with_status(status));
+            return Err(self.rejection(url, status, &headers, &String::from_utf8_lossy(&body)));
+        }
+        let unusable = |what: &str| {
+            let text = format!("the response of {url} has no {what}; is auth_url a Keystone URL?");
+            Error::new(ErrorKind::InvalidResponse, text)
+        };
+        if login.version == Version::V2 {
+            return Token::of_v2(&body).map_err(|_| unusable("readable token"));
         }
         let value = headers.get("x-subject-token").and_then(|value| value.to_str().ok()).map(Secret::new);
-        let no_token = |what: &str| {
-            Error::new(
-                ErrorKind::InvalidResponse,
-                format!("the response of {} has no {what}; is auth_url a Keystone URL?", self.token_url),
-            )
+        Token::of_v3(value.ok_or_else(|| unusable("X-Subject-Token"))?, &body).map_err(|_| unusable("readable token"))
+    }
+
+    /// The error of a refused login.
+    fn rejection(&self, url: &Url, status: StatusCode, headers: &HeaderMap, body: &str) -> Error {
+        let text = errors::message(body);
+        let wait = errors::retry_delay(status, headers);
+        let kind = match status.as_u16() {
+            503 if wait.is_some() => ErrorKind::InvalidInput,
+            400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,
+            // Temporary; the same kind that `openstack` uses for other requests.
+            408 | 413 | 429 => ErrorKind::InvalidInput,
+            _ => ErrorKind::InternalServerError,
         };
-        let value = value.ok_or_else(|| no_token("X-Subject-Token"))?;
-        let root: TokenRoot = answer.json().await.map_err(|_| no_token("readable token"))?;
-        let expires_at = root.token.expires_at.and_then(|text| DateTime::parse_from_rfc3339(&text).ok());
-        Ok(Token {
-            value,
-            expires_at,
-            catalog: root.token.catalog,
-            project: root.token.project.map(|project| project.id),
-        })
+        *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner) = wait;
+        Error::new(kind, format!("Keystone at {url} answers {status}: {text}")).with_status(status)
     }
 
     /// The settings of a service and its type names in catalogues.
@@ -287,32 +296,6 @@ impl Keystone {
     }
 }
 
-impl Token {
-    fn expires_soon(&self) -> bool {
-        // The expiry is wall-clock time, so it is compared with the wall clock, not with a monotonic one.
-        self.expires_at.is_some_and(|end| (end.with_timezone(&Utc) - Utc::now()).num_seconds() < TOKEN_EXPIRY_MARGIN_S)
-    }
-}
-
-impl Endpoint {
-    fn region(&self) -> Option<&str> {
-        self.region_id.as_deref().or(self.region.as_deref())
-    }
-
-    fn is_in(&self, region: &str) -> bool {
-        [&self.region_id, &self.region].into_iter().any(|name| name.as_deref() == Some(region))
-    }
-
-    fn has(&self, interface: Interface) -> bool {
-        let name = self.interface.trim_end_matches("URL");
-        match interface {
-            Interface::Public => name == "public",
-            Interface::Internal => name == "internal",
-            Interface::Admin => name == "admin",
-        }
-    }
-}
-
 #[async_trait]
 impl AuthType for KeystoneAuth {
     async fn authenticate(&self, client: &Client, request: RequestBuilder) -> Result<RequestBuilder, Error> {
@@ -335,64 +318,13 @@ impl AuthType for KeystoneAuth {
     }
 }
 
+fn transport_error(error: &reqwest::Error) -> Error {
+    Error::new(ErrorKind::ProtocolError, with_causes(error))
+}
+
 impl fmt::Debug for Keystone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keystone({})", self.token_url)
-    }
-}
-
-/// The request for a token.
-fn body(identity: &Identity) -> Value {
-    let identity_part = match &identity.auth {
-        Auth::Password { user: who, password } => {
-            let mut user = user(who);
-            user["password"] = password.expose().into();
-            json!({"methods": ["password"], "password": {"user": user}})
-        }
-        Auth::Token { token } => json!({"methods": ["token"], "token": {"id": token.expose()}}),
-        Auth::ApplicationCredential { credential, secret } => {
-            let mut part = match credential {
-                Credential::Id(id) => json!({"id": id}),
-                Credential::Name { name, user: owner } => json!({"name": name, "user": user(owner)}),
-            };
-            part["secret"] = secret.expose().into();
-            json!({"methods": ["application_credential"], "application_credential": part})
-        }
-    };
-    let mut auth = json!({"identity": identity_part});
-    let scope = match &identity.scope {
-        Scope::Default => None,
-        Scope::ProjectId(id) => Some(json!({"project": {"id": id}})),
-        Scope::ProjectName { name, domain: of } => {
-            let mut project = json!({"name": name});
-            if let Some(of) = of {
-                project["domain"] = domain(of);
-            }
-            Some(json!({"project": project}))
-        }
-        Scope::Domain(of) => Some(json!({"domain": domain(of)})),
-        Scope::System => Some(json!({"system": {"all": true}})),
-        Scope::Trust(id) => Some(json!({"OS-TRUST:trust": {"id": id}})),
-    };
-    // Keystone rejects a scope with application credentials, which have their own.
-    if let Some(scope) = scope.filter(|_| !matches!(identity.auth, Auth::ApplicationCredential { .. })) {
-        auth["scope"] = scope;
-    }
-    json!({"auth": auth})
-}
-
-fn user(user: &User) -> Value {
-    match user {
-        User::Id(id) => json!({"id": id}),
-        User::Name { name, domain: None } => json!({"name": name}),
-        User::Name { name, domain: Some(of) } => json!({"name": name, "domain": domain(of)}),
-    }
-}
-
-fn domain(domain: &Domain) -> Value {
-    match domain {
-        Domain::Id(id) => json!({"id": id}),
-        Domain::Name(name) => json!({"name": name}),
+        write!(f, "Keystone({})", self.auth_url)
     }
 }
 
@@ -400,6 +332,7 @@ fn domain(domain: &Domain) -> Value {
 mod tests {
     use super::*;
     use crate::openstack::test_settings::cloud_with;
+    use serde_json::json;
 
     /// The address of Cinder in a catalogue with endpoints of these types, regions and addresses.
     fn cinder(keys: &str, endpoints: &[(&str, &str, &str)]) -> Result<String, String> {

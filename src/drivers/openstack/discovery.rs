@@ -37,7 +37,7 @@ fn extended(url: &Url, segment: &str) -> Url {
 
 /// Parts of an address in the catalogue, such as `https://host/prefix/v2.1/PROJECT`.
 #[derive(Debug, PartialEq)]
-struct Parts {
+pub struct Parts {
     /// The address without version and project, with a slash at its end.
     root: Url,
     version: Option<String>,
@@ -45,7 +45,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(listed: &Url) -> Self {
+    pub fn of(listed: &Url) -> Self {
         let path = listed.path().trim_end_matches('/').to_owned();
         let mut segments: Vec<&str> = path.split('/').collect();
         let has_project = matches!(segments.as_slice(), [.., version, _] if major_of(version).is_some());
@@ -57,8 +57,13 @@ impl Parts {
         Self { root, version, project }
     }
 
+    /// The major version in the address.
+    pub fn major(&self) -> Option<u32> {
+        self.version.as_deref().and_then(major_of)
+    }
+
     /// The address of this version's document.
-    fn document(&self, version: &str) -> Url {
+    pub fn document(&self, version: &str) -> Url {
         extended(&self.root, version)
     }
 
@@ -74,7 +79,7 @@ impl Parts {
 pub fn documents(listed: &Url, major: u32) -> Vec<Url> {
     let parts = Parts::of(listed);
     let mut found = Vec::new();
-    if let Some(version) = parts.version.as_ref().filter(|version| major_of(version) == Some(major)) {
+    if let Some(version) = parts.version.as_ref().filter(|_| parts.major() == Some(major)) {
         found.push(parts.document(version));
     }
     for url in [parts.root, listed.clone()] {
@@ -87,38 +92,58 @@ pub fn documents(listed: &Url, major: u32) -> Vec<Url> {
 
 /// The service's address, as far as this version document refines it; `None` if it says nothing about the version.
 pub fn refine(listed: &Url, document: &str, major: u32) -> Option<Endpoint> {
-    let document: Value = serde_json::from_str(document).ok()?;
-    let versions = document.pointer("/versions/values").or_else(|| document.get("versions")).and_then(Value::as_array);
-    let one = document.get("version").filter(|version| version.is_object());
-    let versions = versions.into_iter().flatten().chain(one);
-    let fitting = versions.filter(|version| text(version, "id").and_then(major_of) == Some(major));
-    let (stable, other): (Vec<&Value>, Vec<&Value>) = fitting.partition(|version| is_stable(version));
-    let newest = |versions: Vec<&'_ Value>| versions.into_iter().max_by_key(|version| minor_of(version)).cloned();
-    let chosen = newest(stable).or_else(|| newest(other))?;
+    let fitting = versions(document).into_iter().filter(|version| version.number.0 == major);
+    let chosen = fitting.max_by_key(|version| (version.is_stable, version.number))?;
     let parts = Parts::of(listed);
-    let listed_version = parts.version.clone().filter(|version| major_of(version) == Some(major));
-    let version =
-        linked_version(&chosen, major).or(listed_version).or_else(|| text(&chosen, "id").map(str::to_owned))?;
-    let microversion = text(&chosen, "max_version").or_else(|| text(&chosen, "version")).and_then(numbers);
-    Some(Endpoint { url: parts.versioned(&version), microversion })
+    let listed_version = parts.version.clone().filter(|_| parts.major() == Some(major));
+    let version = chosen.linked_version().or(listed_version).unwrap_or(chosen.id);
+    Some(Endpoint { url: parts.versioned(&version), microversion: chosen.microversion })
 }
 
-/// The version in the path of the link to itself. Scheme, host and the rest of the path are those that the service
-/// believes to have, which a proxy may have changed.
-fn linked_version(version: &Value, major: u32) -> Option<String> {
-    let links = version.get("links")?.as_array()?;
-    let own = links.iter().find(|link| text(link, "rel").is_some_and(|rel| rel.eq_ignore_ascii_case("self")))?;
-    let mut segments = text(own, "href")?.rsplit('/');
-    segments.find(|segment| major_of(segment) == Some(major)).map(str::to_owned)
+/// One version of a service, as its version document describes it.
+pub struct Version {
+    id: String,
+    /// Major and minor number.
+    pub number: (u32, u32),
+    pub is_stable: bool,
+    /// The address that the service believes to have, which a proxy may have changed.
+    pub link: Option<String>,
+    microversion: Option<(u16, u16)>,
+}
+
+impl Version {
+    fn of(value: &Value) -> Option<Self> {
+        let id = text(value, "id")?.to_owned();
+        let links = value.get("links").and_then(Value::as_array);
+        let is_own = |link: &&Value| text(link, "rel").is_some_and(|rel| rel.eq_ignore_ascii_case("self"));
+        let own = links.and_then(|links| links.iter().find(is_own));
+        let known = ["current", "stable", "supported", "deprecated"];
+        Some(Self {
+            number: version_of(&id)?,
+            is_stable: text(value, "status").is_some_and(|status| known.contains(&status.to_lowercase().as_str())),
+            link: own.and_then(|link| text(link, "href")).map(str::to_owned),
+            microversion: text(value, "max_version").or_else(|| text(value, "version")).and_then(numbers),
+            id,
+        })
+    }
+
+    /// The version in the path of the link.
+    fn linked_version(&self) -> Option<String> {
+        let mut segments = self.link.as_ref()?.rsplit('/');
+        segments.find(|segment| major_of(segment) == Some(self.number.0)).map(str::to_owned)
+    }
+}
+
+/// The versions in a version document, in its order; none if it is something else.
+pub fn versions(document: &str) -> Vec<Version> {
+    let document: Value = serde_json::from_str(document).unwrap_or_default();
+    let versions = document.pointer("/versions/values").or_else(|| document.get("versions")).and_then(Value::as_array);
+    let one = document.get("version");
+    versions.into_iter().flatten().chain(one).filter_map(Version::of).collect()
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
-}
-
-fn is_stable(version: &Value) -> bool {
-    let known = ["current", "stable", "supported", "deprecated"];
-    text(version, "status").is_some_and(|status| known.contains(&status.to_lowercase().as_str()))
 }
 
 /// The major version of a segment such as `v2.1` or `v3`.
@@ -130,10 +155,6 @@ fn version_of(segment: &str) -> Option<(u32, u32)> {
     let number = segment.strip_prefix(['v', 'V'])?;
     let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
     Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-fn minor_of(version: &Value) -> u32 {
-    text(version, "id").and_then(version_of).map_or(0, |(_, minor)| minor)
 }
 
 /// A microversion such as `2.93`.

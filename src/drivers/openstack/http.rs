@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use openstack::ErrorKind;
 use openstack::session::Session;
-use reqwest::{Client, Identity, Method, RequestBuilder, Response, StatusCode, Url, redirect};
+use reqwest::{Client, Identity, Method, StatusCode, Url, redirect};
 use serde_json::Value;
 
 use super::auth::{Keystone, KeystoneAuth};
@@ -20,6 +20,7 @@ use super::tls;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use openstack_clouds::{CloudSettings, Secret, Verify};
+use sending::Repeatable;
 
 /// Timeout of the TCP and TLS connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub enum Api {
     ObjectStore,
 }
 
-/// Placeholder in a path for the id of the token's project.
+/// Placeholder in a path or query for the id of the token's project.
 pub const PROJECT: &str = "{project}";
 
 /// One request as data.
@@ -120,8 +121,6 @@ pub fn files_of(settings: &CloudSettings) -> impl Iterator<Item = &PathBuf> {
 pub struct Connection {
     settings: Arc<CloudSettings>,
     keystone: Arc<Keystone>,
-    /// Follows redirects, which version discovery needs. The client for API requests does not follow them.
-    discovery: Client,
     documents: Mutex<HashMap<Api, endpoints::DocumentHistory>>,
     client: Client,
     discovered: Mutex<Option<DiscoveredServices>>,
@@ -141,9 +140,8 @@ struct DiscoveredServices {
 impl Connection {
     pub fn new(settings: Arc<CloudSettings>, timings: Arc<Timings>) -> Result<Self, String> {
         let keystone = Arc::new(Keystone::new(settings.clone(), timings)?);
-        let discovery = client(&settings, redirect::Policy::limited(3))?;
-        let client = client(&settings, redirect::Policy::none())?;
-        Ok(Self { settings, keystone, discovery, client, documents: Mutex::default(), discovered: Mutex::default() })
+        let client = client(&settings)?;
+        Ok(Self { settings, keystone, client, documents: Mutex::default(), discovered: Mutex::default() })
     }
 
     /// Sends a request and returns the response. If the cloud rejects the token, sends it once more with a new token,
@@ -176,17 +174,14 @@ impl Connection {
         for (name, value) in &request.headers {
             builder = builder.header(*name, value);
         }
-        if !request.query.is_empty() {
-            builder = builder.query(&request.query);
-        }
         if let Some(body) = &request.body {
             builder = builder.json(body);
         }
         let answer = match &request.content {
-            None if request.method == Method::GET => {
-                send_repeatable(builder).await.map_err(|error| transport_error(&error))?
+            None => {
+                let repeatable = if request.method == Method::GET { Repeatable::Yes } else { Repeatable::No };
+                sending::send(builder, repeatable).await.map_err(|error| transport_error(&error))?
             }
-            None => builder.send().await.map_err(|error| transport_error(&error))?,
             Some(content) => content.send(builder).await.map_err(|error| match error {
                 ContentError::Http(error) => transport_error(&error),
                 ContentError::Local(text) => Failure::not_executed(failed(text)).into(),
@@ -237,12 +232,12 @@ impl Connection {
     async fn find_target(&self, request: &Request) -> Result<RequestTarget, CallFailure> {
         let token = self.keystone.token(&self.client).await.map_err(|error| self.error_before_sending(&error))?;
         let session = self.session(&token).await.map_err(|error| self.error_before_sending(&error))?;
-        let project = match request.path.iter().any(|part| part == PROJECT) {
+        let texts = || request.path.iter().chain(request.query.iter().map(|(_, value)| value));
+        let project = match texts().any(|text| text == PROJECT) {
             true => self.keystone.project(&self.client).await.map_err(|error| self.error_before_sending(&error))?,
             false => String::new(),
         };
-        let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
-        let path: Vec<&str> = path.collect();
+        let with_project = |text: &String| if text == PROJECT { project.clone() } else { text.clone() };
         let endpoint = self.endpoint(&session, request.api, &token).await;
         let mut url = endpoint.map_err(|error| self.endpoint_error(&error, &token))?.url;
         if url.cannot_be_a_base() {
@@ -250,7 +245,11 @@ impl Connection {
             return Err(Failure::not_executed(failed(self.with_cloud_name(&text))).into());
         }
         if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
+            segments.pop_if_empty().extend(request.path.iter().map(with_project));
+        }
+        if !request.query.is_empty() {
+            let query = request.query.iter().map(|(key, value)| (key, with_project(value)));
+            url.query_pairs_mut().extend_pairs(query);
         }
         Ok(RequestTarget { url, token })
     }
@@ -279,7 +278,7 @@ impl Connection {
     }
 
     async fn log_in(&self) -> Result<Session, openstack::Error> {
-        Session::new_with_client(self.discovery.clone(), KeystoneAuth(self.keystone.clone())).await
+        Session::new_with_client(self.client.clone(), KeystoneAuth(self.keystone.clone())).await
     }
 
     /// Adds the name of the cloud to a message.
@@ -390,8 +389,10 @@ impl From<Failure> for CallFailure {
     }
 }
 
-fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Client, String> {
-    let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(redirects).user_agent("nodepool");
+/// A client that leaves redirects to `sending`.
+fn client(settings: &CloudSettings) -> Result<Client, String> {
+    let mut builder =
+        Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(redirect::Policy::none()).user_agent("nodepool");
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
@@ -431,22 +432,6 @@ fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> Vec<u8> {
     pem
 }
 
-/// Maximum number of times that a request is sent again because a kept connection turned out to be closed.
-const MAX_CLOSED_CONNECTIONS: usize = 2;
-
-/// Sends a request that may be executed twice. If a kept connection ends without a byte of a response, the request is
-/// sent again at once on another one: some servers close connections after each response without announcing it.
-pub async fn send_repeatable(builder: RequestBuilder) -> reqwest::Result<Response> {
-    for _ in 0..MAX_CLOSED_CONNECTIONS {
-        let Some(attempt) = builder.try_clone() else { break };
-        match attempt.send().await {
-            Err(error) if error.is_request() && !error.is_connect() && !error.is_timeout() => {}
-            result => return result,
-        }
-    }
-    builder.send().await
-}
-
 /// Maps a missing or truncated response.
 fn transport_error(error: &reqwest::Error) -> CallFailure {
     let text = truncated(&with_causes(error));
@@ -463,9 +448,10 @@ fn outage(detail: String) -> CloudError {
     CloudError::Outage { detail, may_have_worked: false }
 }
 
-mod endpoints;
+pub mod endpoints;
 #[cfg(test)]
 mod protocol_tests;
+pub mod sending;
 
 #[cfg(test)]
 mod tests {

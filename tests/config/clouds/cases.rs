@@ -77,6 +77,8 @@ pub const CASES: &[Case<'static>] = &[
         user_domain_name: Default, project_domain_name: Default}}}")], Outcome::Same),
     plain("ids and numbers", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: 'https://k/v3', user_id: 007, password: 1234,
         project_id: 42}, auth_type: v3password}}")], Outcome::Same),
+    plain("a password of version 2", &[("work/clouds.yaml", "clouds: {c: {auth_type: v2password, auth: {auth_url: 'https://k/v2.0',
+        username: u, password: p, project_name: ci}}}")], Outcome::SameExcept(UNSCOPED)),
     plain("an id and a name", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, user_id: i, username: u, password: p,
         project_id: i, project_name: n, user_domain_id: d, user_domain_name: D}}}")], Outcome::Same),
     plain("a token", &[("work/clouds.yaml", "clouds: {c: {auth_type: token, auth: {auth_url: x, auth_token: t,

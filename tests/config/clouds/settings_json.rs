@@ -1,8 +1,8 @@
 //! Our settings of a cloud in JSON, in the format that tests/python/clouds.py has for those of openstacksdk.
 
 use openstack_clouds::{
-    Auth, CloudSettings, Credential, Domain, FloatingIps, Identity, Interface, NetworkRole, Scope, Service, User,
-    Verify,
+    Auth, CloudSettings, Credential, Domain, FloatingIps, Identity, IdentityApi, Interface, NetworkRole, Scope,
+    Service, User, Verify,
 };
 use serde_json::{Value, json};
 
@@ -79,8 +79,17 @@ fn service(service: &Service) -> Value {
     })
 }
 
-/// The body of the token request, in version 3 of the identity API.
+/// The body of the token request: in version 2 of the identity API if the auth type names it, else in version 3.
 fn login(identity: &Identity) -> Value {
+    if let (
+        IdentityApi::V2,
+        Auth::Password { user: User::Name { name, .. }, password },
+        Scope::ProjectName { name: of, .. },
+    ) = (identity.api, &identity.auth, &identity.scope)
+    {
+        let password = json!({"username": name, "password": password.expose()});
+        return json!({"auth": {"passwordCredentials": password, "tenantName": of}});
+    }
     let (method, proof) = match &identity.auth {
         Auth::Password { user, password } => {
             let mut user = user_json(user);

@@ -8,10 +8,11 @@ use std::time::Duration;
 use futures::FutureExt;
 use openstack::ErrorKind;
 use openstack::session::{ServiceType, Session};
-use reqwest::{StatusCode, Url};
+use reqwest::{Client, RequestBuilder, StatusCode, Url};
 use tracing::warn;
 
-use super::{Api, Connection, send_repeatable};
+use super::sending::{self, Repeatable};
+use super::{Api, Connection};
 use crate::openstack::discovery;
 use crate::openstack::errors::{truncated, with_causes};
 use openstack_clouds::Secret;
@@ -76,8 +77,7 @@ impl Connection {
                     return Err(error.with_status(status));
                 }
                 Ok((status, text)) => {
-                    let has_versions = status.is_success() || status == StatusCode::MULTIPLE_CHOICES;
-                    let refined = discovery::refine(&listed, &text, MAJOR_VERSION).filter(|_| has_versions);
+                    let refined = discovery::refine(&listed, &text, MAJOR_VERSION).filter(|_| has_versions(status));
                     if let Some(endpoint) = refined {
                         let refined = Some((listed, endpoint.clone()));
                         self.documents().insert(api, DocumentHistory { refined, complaint: None });
@@ -114,10 +114,10 @@ impl Connection {
 
     /// Version documents are public; a token is sent only where they are not.
     async fn fetch_document(&self, url: &Url, token: &Secret) -> reqwest::Result<(StatusCode, String)> {
-        let request = || self.discovery.get(url.clone()).header("accept", "application/json").timeout(DOCUMENT_TIMEOUT);
-        let mut answer = send_repeatable(request()).await?;
+        let request = || document_request(&self.client, url);
+        let mut answer = sending::send(request(), Repeatable::Yes).await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
-            answer = send_repeatable(request().header("x-auth-token", token.expose())).await?;
+            answer = sending::send(request().header("x-auth-token", token.expose()), Repeatable::Yes).await?;
         }
         Ok((answer.status(), answer.text().await?))
     }
@@ -125,6 +125,16 @@ impl Connection {
     fn documents(&self) -> MutexGuard<'_, HashMap<Api, DocumentHistory>> {
         self.documents.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a response with this status can be a version document.
+pub fn has_versions(status: StatusCode) -> bool {
+    status.is_success() || status == StatusCode::MULTIPLE_CHOICES
+}
+
+/// A request for a version document.
+pub fn document_request(client: &Client, url: &Url) -> RequestBuilder {
+    client.get(url.clone()).header("accept", "application/json").timeout(DOCUMENT_TIMEOUT)
 }
 
 /// The address of a service in the catalogue.

@@ -149,16 +149,60 @@ async fn a_link_in_a_version_document_names_only_the_version() {
     }
 }
 
+/// The request to create a server.
+fn creation() -> Request {
+    let CallKind::Send(request, _) = calls::create_server(json!({}), None).kind else {
+        panic!("the call is a request")
+    };
+    *request
+}
+
+#[tokio::test]
+async fn redirects_keep_the_method() {
+    let moved = |status, line| Some(ScriptedReply(status, line, String::new()));
+    let cloud = ScriptedCloud::start(move |call| {
+        let version = json!({"version": {"id": "v3.14", "status": "stable", "links": []}});
+        match call {
+            "GET /identity/v3" => moved(301, "location: /moved/v3/\r\n"),
+            "GET /moved/v3/" => Some(ScriptedReply(200, "", version.to_string())),
+            "POST /moved/v3/auth/tokens" => moved(302, "location: /identity/v3/auth/tokens\r\n"),
+            "POST /compute/v2.1/servers" => moved(303, "location: servers/new\r\n"),
+            "GET /compute/v2.1/servers" => moved(308, "location: /compute/all\r\n"),
+            "GET /compute/all" => moved(307, "location: /compute/all\r\n"),
+            _ => None,
+        }
+    })
+    .await;
+    let connection = cloud.connection();
+    connection.send(&creation(), &CallGuard::none()).await.unwrap();
+    assert_eq!((cloud.count("POST /moved"), cloud.count("POST /compute/v2.1/servers/new")), (1, 1));
+    let endless = connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
+    assert!(text_of(&endless).contains("307") && cloud.count("GET /compute/all") == 30, "{endless:?}");
+}
+
+#[tokio::test]
+async fn a_login_whose_address_is_gone_is_looked_for_again() {
+    let cloud = ScriptedCloud::start(|call| {
+        let gone = call.starts_with("POST /identity/v2.0/") || call == "POST /identity/v3/auth/tokens";
+        gone.then(|| ScriptedReply(404, "", "not here".to_owned()))
+    })
+    .await;
+    let connection = cloud.connection();
+    let failure = connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
+    let url = format!("Keystone has no login at {}/identity/v3/auth/tokens (404)", cloud.base);
+    assert!(text_of(&failure).contains(&url), "{failure:?}");
+    assert_eq!(cloud.count("GET /identity/v3"), 1);
+    connection.send(&servers(), &CallGuard::none()).await.unwrap_err();
+    assert_eq!(cloud.count("GET /identity/v3"), 2);
+}
+
 #[tokio::test]
 async fn a_creation_that_a_busy_gateway_rejects_may_have_worked() {
     let cloud = ScriptedCloud::start(|call| {
         (call == "POST /compute/v2.1/servers").then(|| ScriptedReply(503, "retry-after: 7\r\n", String::new()))
     })
     .await;
-    let CallKind::Send(request, _) = calls::create_server(json!({}), None).kind else {
-        panic!("the call is a request")
-    };
-    let failure = cloud.connection().send(&request, &CallGuard::none()).await.unwrap_err();
+    let failure = cloud.connection().send(&creation(), &CallGuard::none()).await.unwrap_err();
     assert!(failure.may_have_worked && matches!(failure.error, CloudError::Outage { .. }), "{failure:?}");
 }
 
