@@ -115,6 +115,12 @@ pub const SUBNETS: ListKind =
     ListKind { key: "network.GET.subnets", api: Api::Network, path: &["subnets"], list: "subnets" };
 pub const ROUTERS: ListKind =
     ListKind { key: "network.GET.routers", api: Api::Network, path: &["routers"], list: "routers" };
+pub const SECURITY_GROUPS: ListKind = ListKind {
+    key: "network.GET.security-groups",
+    api: Api::Network,
+    path: &["security-groups"],
+    list: "security_groups",
+};
 pub const PORTS: ListKind = ListKind { key: "network.GET.ports", api: Api::Network, path: &["ports"], list: "ports" };
 pub const FLOATING_IPS: ListKind =
     ListKind { key: "network.GET.floatingips", api: Api::Network, path: &["floatingips"], list: "floatingips" };

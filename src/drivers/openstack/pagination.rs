@@ -8,11 +8,14 @@ use super::calls::{Call, ListKind, PAGE_SIZE, SERVER_IDS, SERVERS};
 use super::errors::failed;
 use nodepool_driver::error::CloudError;
 
+/// Keys and values of a listing's query.
+pub type Filters = &'static [(&'static str, &'static str)];
+
 /// A listing in progress.
 #[derive(Debug)]
 pub struct Pages<T> {
     listing: ListKind,
-    filters: &'static [(&'static str, &'static str)],
+    filters: Filters,
     entries: Vec<T>,
     marker: Option<String>,
 }
@@ -22,7 +25,7 @@ impl<T> Pages<T> {
         Self::filtered(listing, &[])
     }
 
-    pub fn filtered(listing: ListKind, filters: &'static [(&'static str, &'static str)]) -> (Self, Call) {
+    pub fn filtered(listing: ListKind, filters: Filters) -> (Self, Call) {
         (Self { listing, filters, entries: Vec::new(), marker: None }, listing.page(None, filters))
     }
 

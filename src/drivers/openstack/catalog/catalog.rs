@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use crate::openstack::api_types::{Flavor, Network, Router, Subnet, Volume};
+use crate::openstack::api_types::{Flavor, Network, Router, SecurityGroup, Subnet, Volume};
 use crate::openstack::config::{ImageRef, ServerSpec};
 use crate::openstack::http::Services;
 use nodepool_driver::facts::Unavailable;
@@ -37,6 +37,8 @@ pub struct CloudCatalog {
 pub struct FallbackData {
     pub subnets: Option<Vec<Subnet>>,
     pub routers: Option<Vec<Router>>,
+    /// Those of the project.
+    pub security_groups: Option<Vec<SecurityGroup>>,
     pub volumes: Option<Vec<Volume>>,
     /// Limits of Nova; the next field has those of Cinder.
     pub limits: Option<Resources>,
@@ -78,6 +80,8 @@ pub struct Networks {
     pub floating_ip_destinations: Option<BTreeSet<String>>,
     /// The network whose addresses are used, if the cloud's settings name one.
     pub default_interface: Option<String>,
+    /// Set if a network that clouds.yaml gives a role is not the only one of its name.
+    ambiguous_role: Option<Unavailable>,
 }
 
 /// The network that floating addresses are allocated from.
@@ -154,6 +158,15 @@ impl CloudCatalog {
         spec.networks.iter().map(id).collect()
     }
 
+    /// Checks that no name of a label's security groups stands for several groups.
+    fn check_security_groups(&self, spec: &ServerSpec) -> Result<(), Unavailable> {
+        let groups = self.fallback.security_groups.as_deref().unwrap_or_default();
+        spec.security_groups.iter().try_for_each(|name| {
+            let matching = groups.iter().filter(|group| group.name == *name);
+            only_one("security group", name, matching, |group| &group.id).map(drop)
+        })
+    }
+
     /// The id of the network that clouds.yaml makes the default.
     pub fn default_network(&self) -> Option<&str> {
         self.default_interface().map(|network| network.id.as_str())
@@ -210,6 +223,10 @@ impl CloudCatalog {
     pub fn need(&self, pool: &PoolName, spec: &ServerSpec) -> Result<Resources, Unavailable> {
         let flavor = self.flavor(spec)?;
         self.network_ids(spec)?;
+        self.check_security_groups(spec)?;
+        if let Some(unavailable) = &self.networks.ambiguous_role {
+            return Err(unavailable.clone());
+        }
         if spec.image != ImageRef::Uploaded {
             self.image(spec)?;
         }
@@ -295,9 +312,23 @@ impl Networks {
             }),
         };
         found.default_interface = names_with(|role| role.default_interface).into_iter().next();
+        found.ambiguous_role = ambiguous_role(&all, cloud);
         found.all = all;
         found
     }
+}
+
+/// The reason why no server can be launched, if clouds.yaml gives a role to a name of several networks. Openstacksdk
+/// refuses these three roles, because only one network can have them.
+fn ambiguous_role(all: &[Network], cloud: &CloudSettings) -> Option<Unavailable> {
+    let is_only_one = |role: &&NetworkRole| role.nat_source || role.nat_destination || role.default_interface;
+    cloud.networks.iter().filter(is_only_one).find_map(|role| {
+        let matching = all.iter().filter(|network| network.name == role.name || network.id == role.name);
+        match only_one("network", &role.name, matching, |network| &network.id).err()? {
+            Unavailable::Permanent(why) => Some(Unavailable::Permanent(format!("{why} in clouds.yaml"))),
+            other => Some(other),
+        }
+    })
 }
 
 fn external_network(all: &[Network], routers: Option<&[Router]>) -> FloatingIpSource {
@@ -390,12 +421,8 @@ mod tests {
         assert_eq!((found.external, found.internal), (set(&["wire"]), set(&["a", "b"])));
     }
 
-    #[test]
-    fn a_name_with_several_meanings_is_refused() {
-        let flavors = ["f1", "f2"].map(|id| json!({"id": id, "name": "small"}));
-        let catalog = CloudCatalog::new(Services::default(), serde_json::from_value(json!(flavors)).unwrap());
-        let catalog = catalog.with_networks(networks("", json!([{"id": "3", "name": "a"}]), None));
-        let spec = |flavor: &str, network: &str| ServerSpec {
+    fn spec(flavor: &str, network: &str) -> ServerSpec {
+        ServerSpec {
             flavor: Some(flavor.to_owned()),
             networks: vec![network.to_owned()],
             label: "a".into(),
@@ -410,7 +437,14 @@ mod tests {
             properties: BTreeMap::new(),
             dynamic_properties: BTreeMap::new(),
             floating_ip: false,
-        };
+        }
+    }
+
+    #[test]
+    fn a_name_with_several_meanings_is_refused() {
+        let flavors = ["f1", "f2"].map(|id| json!({"id": id, "name": "small"}));
+        let catalog = CloudCatalog::new(Services::default(), serde_json::from_value(json!(flavors)).unwrap());
+        let catalog = catalog.with_networks(networks("", json!([{"id": "3", "name": "a"}]), None));
         let reason = |found: Result<&str, Unavailable>| found.unwrap_err().reason().to_owned();
         let flavor = |name: &str| catalog.flavor(&spec(name, "b")).map(|flavor| flavor.id.as_str());
         let several = "several flavors are named small, among them f1 and f2; configure the id instead of the name";
@@ -423,6 +457,33 @@ mod tests {
         let several = "several networks are named a, among them 1 and 3; configure the id instead of the name";
         assert_eq!(network("a").unwrap_err().reason(), several);
         assert_eq!(network("3").unwrap(), "3");
+    }
+
+    #[test]
+    fn an_ambiguous_security_group_or_role_in_clouds_yaml_is_refused() {
+        let need = |keys: &str, groups: &[&str]| {
+            let flavors = serde_json::from_value(json!([{"id": "f", "name": "f"}])).unwrap();
+            let networks = networks(keys, json!([{"id": "3", "name": "a"}]), None);
+            let mut catalog = CloudCatalog::new(Services::default(), flavors).with_networks(networks);
+            let known = [("g1", "web"), ("g2", "web"), ("g3", "ssh"), ("g4", "g1")];
+            let known = known.map(|(id, name)| SecurityGroup { id: id.to_owned(), name: name.to_owned() });
+            catalog.fallback.security_groups = Some(known.to_vec());
+            let security_groups = groups.iter().map(|group| (*group).to_owned()).collect();
+            let need = catalog.need(&"main".into(), &ServerSpec { security_groups, ..spec("f", "b") });
+            need.map(drop).map_err(|unavailable| unavailable.reason().to_owned())
+        };
+        // A name takes precedence over an id, and Nova knows groups that the listing does not show.
+        assert_eq!(need("", &["ssh", "g1", "g2", "shared"]), Ok(()));
+        let several =
+            "several security groups are named web, among them g1 and g2; configure the id instead of the name";
+        assert_eq!(need("", &["ssh", "web"]).unwrap_err(), several);
+        let several =
+            "several networks are named a, among them 1 and 3; configure the id instead of the name in clouds.yaml";
+        for role in ["nat_source", "nat_destination", "default_interface"] {
+            assert_eq!(need(&format!("networks: [{{name: a, {role}: true}}]"), &[]).unwrap_err(), several, "{role}");
+            assert_eq!(need(&format!("networks: [{{name: '1', {role}: true}}]"), &[]), Ok(()), "{role}");
+        }
+        assert_eq!(need("networks: [{name: a, routes_externally: true}]", &[]), Ok(()));
     }
 
     #[test]

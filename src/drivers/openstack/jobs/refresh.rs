@@ -14,9 +14,9 @@ use crate::openstack::catalog::catalog::{CloudCatalog, FallbackData, NetworkQuot
 use crate::openstack::catalog::shared::{ListingAccumulator, ProviderContext};
 use crate::openstack::config::{ImageRef, Settings};
 use crate::openstack::errors::failed;
-use crate::openstack::http::Services;
+use crate::openstack::http::{PROJECT, Services};
 use crate::openstack::instances::floating_addresses;
-use crate::openstack::pagination::{PageResult, Pages, typed};
+use crate::openstack::pagination::{Filters, PageResult, Pages, typed};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, ProviderFacts, Unavailable};
 use nodepool_driver::instance::Inventory;
@@ -34,11 +34,14 @@ pub struct RefreshProvider {
     previous: Arc<CloudCatalog>,
 }
 
+/// Nova resolves the names of security groups among those of the server's project.
+const OWN_GROUPS: Filters = &[("project_id", PROJECT), ("fields", "id"), ("fields", "name")];
+
 /// A query that has not been sent yet.
 #[derive(Clone, Debug)]
 enum PendingQuery {
     Services,
-    List(ListKind),
+    List(ListKind, Filters),
     /// Active images with a name; the name may be an id.
     ImageNamed(String),
     ImageWithId(String),
@@ -106,8 +109,8 @@ impl RefreshProvider {
     fn send_query(&mut self, query: PendingQuery) -> Call {
         let call = match &query {
             PendingQuery::Services => calls::discover(),
-            PendingQuery::List(listing) => {
-                let (pages, call) = Pages::begin(*listing);
+            PendingQuery::List(listing, filters) => {
+                let (pages, call) = Pages::filtered(*listing, filters);
                 self.in_flight = Some(InFlightQuery::Pages(*listing, pages));
                 return call;
             }
@@ -158,11 +161,15 @@ impl RefreshProvider {
     /// Adds the queries that the services of the cloud and the configuration require.
     fn plan_queries(&mut self, services: &Services) {
         let settings = &self.context.settings;
-        self.pending.push_back(PendingQuery::List(calls::FLAVORS));
+        self.pending.push_back(PendingQuery::List(calls::FLAVORS, &[]));
         if services.network {
-            self.pending.push_back(PendingQuery::List(calls::NETWORKS));
+            self.pending.push_back(PendingQuery::List(calls::NETWORKS, &[]));
             if self.context.uses_floating_ips() {
-                self.pending.extend([PendingQuery::List(calls::SUBNETS), PendingQuery::List(calls::ROUTERS)]);
+                self.pending.extend([calls::SUBNETS, calls::ROUTERS].map(|list| PendingQuery::List(list, &[])));
+            }
+            if settings.servers.values().flat_map(|labels| labels.values()).any(|spec| !spec.security_groups.is_empty())
+            {
+                self.pending.push_back(PendingQuery::List(calls::SECURITY_GROUPS, OWN_GROUPS));
             }
         }
         let images =
@@ -187,7 +194,7 @@ impl RefreshProvider {
     fn on_servers(&mut self, servers: Vec<Server>) {
         let has_volumes = servers.iter().any(|server| !server.volumes.is_empty());
         if has_volumes && self.results.services.block_storage {
-            self.pending.push_back(PendingQuery::List(calls::VOLUMES));
+            self.pending.push_back(PendingQuery::List(calls::VOLUMES, &[]));
         }
         self.results.servers = servers;
     }
@@ -222,7 +229,7 @@ impl RefreshProvider {
             PendingQuery::ComputeLimits => self.results.limits = Some(limits(answer, &COMPUTE_LIMITS)?),
             PendingQuery::VolumeLimits => self.results.volume_limits = Some(limits(answer, &VOLUME_LIMITS)?),
             PendingQuery::NetworkQuota => self.results.network = Some(NetworkQuota::from_json(answer)),
-            PendingQuery::Services | PendingQuery::List(_) | PendingQuery::Servers => {
+            PendingQuery::Services | PendingQuery::List(..) | PendingQuery::Servers => {
                 return Err(failed("the response has an unexpected type".to_owned()));
             }
         }
@@ -263,7 +270,9 @@ impl RefreshProvider {
                 }
             }
             // A rejection is permanent; a failed query is repeated soon.
-            (InFlightQuery::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {
+            (InFlightQuery::Pages(listing, _), _)
+                if matches!(listing.list, "subnets" | "routers" | "security_groups" | "volumes") =>
+            {
                 match is_permanent(&error) {
                     true => drop(self.results.lists.insert(listing.list, Vec::new())),
                     false => self.results.unanswered.push(listing.list),
@@ -314,6 +323,7 @@ impl RefreshProvider {
         let fallback = FallbackData {
             subnets: self.listing_or_previous("subnets", &previous.fallback.subnets)?,
             routers: self.listing_or_previous("routers", &previous.fallback.routers)?,
+            security_groups: self.listing_or_previous("security_groups", &previous.fallback.security_groups)?,
             volumes: self.listing_or_previous("volumes", &previous.fallback.volumes)?,
             limits: self.results.limits.take(),
             volume_limits: self.results.volume_limits.take(),
