@@ -79,6 +79,8 @@ pub enum Microversion {
 
 pub const MIN_MICROVERSION: u32 = 1;
 pub const MAX_MICROVERSION: u32 = 93;
+/// Nova's version without microversions.
+pub const NOVA_V2: &str = "v2";
 
 /// Path prefix of redirected calls.
 pub const REDIRECT_PREFIX: &str = "/moved";
@@ -90,18 +92,30 @@ impl Call {
         let mut parts = inner.split('/').filter(|part| !part.is_empty()).map(percent_decoded);
         let service = parts.next().and_then(|name| Service::ALL.into_iter().find(|service| service.name() == name));
         let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let parts: Vec<String> = parts.map(Cow::into_owned).collect();
+        let ignores_microversions =
+            service == Some(Service::Compute) && parts.first().is_some_and(|part| part == NOVA_V2);
+        let microversion = match ignores_microversions {
+            true => Microversion::Minor(MIN_MICROVERSION),
+            false => microversion(header("openstack-api-version"), header("x-openstack-nova-api-version")),
+        };
         Self {
             service,
             method: request.method().as_str().to_owned(),
             path: path.to_owned(),
-            parts: parts.map(Cow::into_owned).collect(),
+            parts,
             has_trailing_slash: path.ends_with('/'),
             query: pairs(request.query_string()),
             query_string: request.query_string().to_owned(),
             token: header("x-auth-token").to_owned(),
             subject_token: header("x-subject-token").to_owned(),
-            microversion: microversion(header("openstack-api-version"), header("x-openstack-nova-api-version")),
+            microversion,
         }
+    }
+
+    /// The first part, which is the version of the API; empty at the root of a service.
+    pub fn version(&self) -> &str {
+        self.parts.first().map_or("", String::as_str)
     }
 
     /// The parts after the version.

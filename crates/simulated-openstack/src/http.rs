@@ -4,6 +4,7 @@ use std::any::Any;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use actix_web::dev::{Extensions, Server};
 use actix_web::http::StatusCode;
@@ -15,6 +16,10 @@ use crate::call::Call;
 use crate::cloud::simulation::{CallOutcome, Simulation};
 use crate::response::Response;
 use crate::services::image::ContentHasher;
+
+/// Time from a response until the knob `close_connections` closes its connection. A client that sends its next call at
+/// once loses it now and then, as on real clouds.
+const CLOSE_DELAY: Duration = Duration::from_millis(2);
 
 /// Maximum size of a body, except for image contents.
 const MAX_BODY_SIZE: usize = 4 << 20;
@@ -74,6 +79,9 @@ async fn serve(simulation: SharedSimulation, request: HttpRequest, payload: web:
             }
         }
     };
+    if call.service.is_some() && simulation.lock().expect("no call panics").closes_connections() {
+        close_later(&request);
+    }
     match answer {
         Some(answer) => http_response(answer),
         None => disconnect(&request),
@@ -87,6 +95,19 @@ fn disconnect(request: &HttpRequest) -> HttpResponse {
         let _ = stream.shutdown(Shutdown::Both);
     }
     HttpResponse::InternalServerError().force_close().finish()
+}
+
+/// Ends the input of the connection soon: the server sends the response completely, and then closes the connection like
+/// one that the client has closed.
+fn close_later(request: &HttpRequest) {
+    let Some(Connection(Some(stream))) = request.conn_data::<Connection>() else { return };
+    let Ok(stream) = stream.try_clone() else { return };
+    // The task ends after the delay, so the rate of calls bounds the number of tasks.
+    actix_web::rt::spawn(async move {
+        tokio::time::sleep(CLOSE_DELAY).await;
+        // The peer may have closed the connection already.
+        let _ = stream.shutdown(Shutdown::Read);
+    });
 }
 
 async fn read(payload: web::Payload) -> Option<Bytes> {

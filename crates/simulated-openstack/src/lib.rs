@@ -18,6 +18,7 @@ use actix_web::web;
 use anyhow::Context;
 
 use crate::cloud::simulation::Simulation;
+use crate::faults::api_versions::IdentityVersion;
 use crate::http::Signals;
 use crate::service_port::ServicePort;
 
@@ -51,16 +52,28 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     }
 }
 
-/// A clouds.yaml with one cloud per authentication method.
+/// A clouds.yaml with one cloud per authentication method. Keystone v2.0 has neither domains nor application
+/// credentials.
 fn clouds(options: &Options, base: &str) -> String {
     use crate::services::identity::{CREDENTIAL_ID, CREDENTIAL_SECRET, PASSWORD, PROJECT, USER};
     let cacert = options.tls_cert.as_ref().map(|path| format!("    cacert: {}\n", path.display())).unwrap_or_default();
-    let common =
-        format!("    region_name: {}\n{cacert}    auth:\n      auth_url: {base}/identity/v3\n", options.region);
+    let has_v3 = options.knobs.identity_versions.contains(&IdentityVersion::V3);
+    let newest = if has_v3 { IdentityVersion::V3 } else { IdentityVersion::V2 };
+    let common = format!(
+        "    region_name: {}\n{cacert}    auth:\n      auth_url: {base}/identity/{}\n",
+        options.region,
+        newest.name()
+    );
+    let password = format!(
+        "clouds:\n  simulated:\n{common}      username: {USER}\n      password: {PASSWORD}\n      \
+         project_name: {PROJECT}\n"
+    );
+    if !has_v3 {
+        return password;
+    }
     format!(
-        "clouds:\n  simulated:\n{common}      username: {USER}\n      password: {PASSWORD}\n      project_name: {PROJECT}\n      \
-         user_domain_id: default\n      project_domain_id: default\n  simulated-appcred:\n    auth_type: \
-         v3applicationcredential\n{common}      application_credential_id: '{CREDENTIAL_ID}'\n      \
+        "{password}      user_domain_id: default\n      project_domain_id: default\n  simulated-appcred:\n    \
+         auth_type: v3applicationcredential\n{common}      application_credential_id: '{CREDENTIAL_ID}'\n      \
          application_credential_secret: {CREDENTIAL_SECRET}\n"
     )
 }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod lists;
+mod oddities;
 mod sdk;
 mod servers;
 mod throttle;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::cloud::counters::RunStats;
-use crate::cloud::fixtures::{Fixtures, Flavor};
+use crate::cloud::fixtures::{Duplicate, Fixtures, Flavor, Network, SecurityGroup};
 use crate::cloud::history::History;
 use crate::cloud::loopback_addresses::AddressPool;
 use crate::faults::knobs::Knobs;
@@ -103,7 +103,8 @@ pub enum ServerEvent {
 impl Cloud {
     pub fn new(options: Options, base: String, control_base: String) -> Self {
         let fixtures = Fixtures::from_options(&options);
-        let pools = (0..options.networks.len()).map(|index| AddressPool::internal(index as u8)).collect();
+        // One pool more, for the duplicate of the first network.
+        let pools = (0..=options.networks.len()).map(|index| AddressPool::internal(index as u8)).collect();
         let mut cloud = Self {
             base,
             control_base,
@@ -128,7 +129,15 @@ impl Cloud {
             pending_events: BinaryHeap::new(),
         };
         cloud.add_standard_images();
+        cloud.update_duplicate_image();
         cloud
+    }
+
+    pub fn set_knobs(&mut self, knobs: Knobs) {
+        let duplicates = std::mem::replace(&mut self.knobs, knobs).duplicates;
+        if self.knobs.duplicates != duplicates {
+            self.update_duplicate_image();
+        }
     }
 
     /// Resets the cloud to its initial state at the current time. Tokens stay valid, and no id is reused.
@@ -175,6 +184,17 @@ impl Cloud {
             }
         }
         self.now = self.now.max(now);
+    }
+
+    /// The existing networks with their indexes in the fixtures.
+    pub fn networks(&self) -> impl Iterator<Item = (usize, &Network)> {
+        let duplicates = self.knobs.duplicates.contains(&Duplicate::Network);
+        self.fixtures.networks.iter().enumerate().filter(move |(_, network)| duplicates || !network.is_duplicate)
+    }
+
+    pub fn security_groups(&self) -> impl Iterator<Item = &SecurityGroup> {
+        let duplicates = self.knobs.duplicates.contains(&Duplicate::SecurityGroup);
+        self.fixtures.security_groups.iter().filter(move |group| duplicates || !group.is_duplicate)
     }
 
     pub fn flavor(&self, server: &Server) -> &Flavor {

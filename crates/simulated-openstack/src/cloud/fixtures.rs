@@ -1,5 +1,7 @@
 //! Initial resources of the cloud: flavors, networks, a router, a key, security groups.
 
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cloud::cloud::{Kind, PROJECT_ID, id};
@@ -22,16 +24,30 @@ pub struct Network {
     /// Its subnets: the first is IPv4, the second, if any, is IPv6.
     pub subnets: Vec<String>,
     pub external: bool,
+    /// Whether it is the second network of its name, which exists only with the knob `duplicates`.
+    pub is_duplicate: bool,
 }
 
 pub struct SecurityGroup {
     pub id: String,
     pub name: &'static str,
+    /// Whether it is the second group of its name, which exists only with the knob `duplicates`.
+    pub is_duplicate: bool,
+}
+
+/// A kind of object whose first one can exist twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Duplicate {
+    Network,
+    SecurityGroup,
+    Image,
 }
 
 pub struct Fixtures {
     pub flavors: Vec<Flavor>,
-    /// The networks of the project in the order of the command line, then the external one if there is one.
+    /// The networks of the project in the order of the command line, the duplicate of the first, and the external one
+    /// if there is one.
     pub networks: Vec<Network>,
     pub security_groups: Vec<SecurityGroup>,
     pub keys: Vec<&'static str>,
@@ -47,11 +63,16 @@ impl Fixtures {
             let families = if options.ipv6 { 2 } else { 1 };
             networks.push(Network::new(index as u64 + 1, name, families, false));
         }
+        if let Some(first) = networks.first() {
+            let families = first.subnets.len() as u64;
+            networks.push(Network { is_duplicate: true, ..Network::new(80, &first.name, families, false) });
+        }
         if !options.external_network.is_empty() {
             networks.push(Network::new(90, &options.external_network, 1, true));
         }
-        let groups = ["default", "anything"].into_iter().zip(1..);
-        let group = |(name, number)| SecurityGroup { id: id(Kind::SecurityGroup, number), name };
+        let groups = [("default", false), ("anything", false), ("default", true)].into_iter().zip(1..);
+        let group =
+            |((name, is_duplicate), number)| SecurityGroup { id: id(Kind::SecurityGroup, number), name, is_duplicate };
         Self { flavors: flavors(), networks, security_groups: groups.map(group).collect(), keys: vec!["test"] }
     }
 
@@ -67,7 +88,7 @@ impl Fixtures {
 impl Network {
     fn new(number: u64, name: &str, families: u64, external: bool) -> Self {
         let subnets = (0..families).map(|family| id(Kind::Subnet, number * 10 + family)).collect();
-        Self { id: id(Kind::Network, number), name: name.to_owned(), subnets, external }
+        Self { id: id(Kind::Network, number), name: name.to_owned(), subnets, external, is_duplicate: false }
     }
 
     /// JSON of its subnets without times; `index` is the position of the network.

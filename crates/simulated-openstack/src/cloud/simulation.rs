@@ -73,7 +73,9 @@ impl Simulation {
                     })
                 }
                 FaultKind::Html => CallOutcome::Respond(Response::html(502, "The proxy could not reach the service.")),
-                FaultKind::Redirect => CallOutcome::Respond(self.redirect_response(call)),
+                FaultKind::Page => CallOutcome::Respond(Response::html(200, "Please log in.")),
+                FaultKind::Empty => CallOutcome::Respond(Response::empty(200)),
+                FaultKind::Redirect(status) => CallOutcome::Respond(self.redirect_response(status, call)),
                 FaultKind::Closed => CallOutcome::Disconnect(Duration::ZERO),
                 FaultKind::Hang => CallOutcome::Disconnect(hang),
                 FaultKind::LostAnswer
@@ -135,9 +137,9 @@ impl Simulation {
         matching
     }
 
-    fn redirect_response(&self, call: &Call) -> Response {
+    fn redirect_response(&self, status: u16, call: &Call) -> Response {
         let query = if call.query_string.is_empty() { String::new() } else { format!("?{}", call.query_string) };
-        Response::empty(307).with("Location", format!("{}{REDIRECT_PREFIX}{}{query}", self.cloud.base, call.path))
+        Response::empty(status).with("Location", format!("{}{REDIRECT_PREFIX}{}{query}", self.cloud.base, call.path))
     }
 
     /// Executes a call. `None` means that the response is lost.
@@ -160,6 +162,10 @@ impl Simulation {
         let upload = uploaded_image_id(call)?;
         let allowed = self.cloud.authorized(&call.token) && self.cloud.options.has(Service::Image);
         if allowed { self.cloud.check_upload(upload).ok() } else { None }
+    }
+
+    pub fn closes_connections(&self) -> bool {
+        self.cloud.knobs.close_connections
     }
 
     pub fn upload_break_at(&self) -> Option<u64> {
@@ -190,23 +196,17 @@ impl Simulation {
         if let Some(answer) = cloud.version_document(service, call) {
             return answer;
         }
-        let known = match service {
-            Service::Identity | Service::Volume => ["v3"].as_slice(),
-            Service::Compute => &["v2.1"],
-            Service::Image => &["v2"],
-            Service::Network => &["v2.0"],
-        };
-        if service == Service::Identity && call.parts.first().is_some_and(|version| version == "v3") {
+        if service == Service::Identity {
             return cloud.identity(call, body);
         }
         if !cloud.authorized(&call.token) {
             return Response::unauthorized(service, &cloud.auth_url());
         }
-        if call.parts.first().is_none_or(|version| !known.contains(&version.as_str())) {
+        if !cloud.versions(service).contains(&call.version()) {
             return Response::not_found(service);
         }
         match service {
-            Service::Identity => Response::not_found(service),
+            Service::Identity => unreachable!("the calls of this service need no token"),
             Service::Compute => cloud.compute(call, body),
             Service::Image => match uploaded_image_id(call) {
                 // Allowed uploads were received before, so this one is rejected.
@@ -229,7 +229,7 @@ impl Simulation {
                     .and_then(|change: Value| Ok((change.get("faults").is_some(), self.cloud.knobs.updated(change)?)))
                 {
                     Ok((new_faults, knobs)) => {
-                        self.cloud.knobs = knobs;
+                        self.cloud.set_knobs(knobs);
                         if new_faults {
                             self.cloud.stats.faults_concerned.clear();
                             self.cloud.stats.faults_struck.clear();

@@ -24,7 +24,9 @@ pub fn apply_response_fault(mut answer: Response, fault: &Fault, base: &str, cal
         FaultKind::RepeatedMarker => repeat_marker(&mut value, base, call),
         FaultKind::Status(_)
         | FaultKind::Html
-        | FaultKind::Redirect
+        | FaultKind::Page
+        | FaultKind::Empty
+        | FaultKind::Redirect(_)
         | FaultKind::Closed
         | FaultKind::Hang
         | FaultKind::LostAnswer

@@ -14,8 +14,12 @@ pub enum FaultKind {
     Status(u16),
     /// 502 with an HTML page, as a proxy in front of the cloud responds; the call has no effect.
     Html,
-    /// 307 to another address of the same cloud, which accepts the call.
-    Redirect,
+    /// 200 with an HTML page, as a login page of a proxy; the call has no effect.
+    Page,
+    /// 200 without content; the call has no effect.
+    Empty,
+    /// This status and another address of the same cloud, which accepts the call.
+    Redirect(u16),
     /// The connection is closed without a response; the call has no effect.
     Closed,
     /// No response for `hang_s`, then the connection is closed; the call has no effect.
@@ -76,7 +80,9 @@ impl FromStr for FaultKind {
     fn from_str(text: &str) -> Result<Self, String> {
         Ok(match text {
             "html" => Self::Html,
-            "redirect" => Self::Redirect,
+            "page" => Self::Page,
+            "empty" => Self::Empty,
+            "redirect" => Self::Redirect(307),
             "closed" => Self::Closed,
             "hang" => Self::Hang,
             "lost-answer" => Self::LostAnswer,
@@ -86,8 +92,12 @@ impl FromStr for FaultKind {
             "partial-list" => Self::PartialList,
             "repeated-marker" => Self::RepeatedMarker,
             other => match other.parse() {
+                Ok(status @ (301 | 302 | 303 | 308)) => Self::Redirect(status),
                 Ok(status @ 400..=599) => Self::Status(status),
-                _ => return Err(format!("unknown fault {other}: expected 400 to 599, or a name in the documentation")),
+                _ => {
+                    let expected = "301, 302, 303, 308, 400 to 599, or a name in the documentation";
+                    return Err(format!("unknown fault {other}: expected {expected}"));
+                }
             },
         })
     }

@@ -4,6 +4,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cloud::fixtures::Duplicate;
+use crate::faults::api_versions::{ComputeAddress, IdentityVersion, VolumeType};
+use crate::faults::document_links::DocumentLinks;
 use crate::faults::fault::Fault;
 use crate::faults::latency::Latency;
 
@@ -112,6 +115,26 @@ pub struct Knobs {
     /// Close the port of the services and all its connections until the knob is false again.
     #[arg(long)]
     pub refuse_connections: bool,
+    /// Close each connection shortly after a response, without announcing it.
+    #[arg(long)]
+    pub close_connections: bool,
+
+    /// Form of the links of version documents: `other-host`, `compute=other-host,image=missing`.
+    #[arg(long, default_value = "own", value_name = "FORM")]
+    pub document_links: DocumentLinks,
+    /// The versions of Keystone.
+    #[arg(long, value_delimiter = ',', default_value = "v3", value_enum)]
+    pub identity_versions: Vec<IdentityVersion>,
+    /// The path of Nova in the catalogue; PROJECT is replaced by the project's id.
+    #[arg(long, default_value = "v2.1", value_enum, value_name = "PATH")]
+    pub compute_address: ComputeAddress,
+    /// The types of Cinder's entries in the catalogue.
+    #[arg(long, value_delimiter = ',', default_value = "volumev3", value_enum)]
+    pub volume_types: Vec<VolumeType>,
+    /// Kinds whose first object exists twice, with the same name.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    pub duplicates: Vec<Duplicate>,
+
     /// A fault of calls: its kind and its limits, as in `503 every=5 method=POST path=/servers$`; may be given
     /// several times.
     #[arg(long = "fault", value_name = "FAULT")]
@@ -133,6 +156,9 @@ impl Knobs {
         }
         if knobs.zones.is_empty() {
             return Err("at least one availability zone is required".to_owned());
+        }
+        if knobs.identity_versions.is_empty() || knobs.volume_types.is_empty() {
+            return Err("identity_versions and volume_types require at least one entry".to_owned());
         }
         if knobs.page_size == 0 || !(400..500).contains(&knobs.throttle_status) {
             return Err("page_size must be 1 or more, throttle_status must be 4xx".to_owned());

@@ -1,22 +1,25 @@
 //! Latency of calls: a fixed time or a range, for all services or per service.
 
-use std::collections::BTreeMap;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::call::Service;
+use crate::faults::per_service::PerService;
 
-/// Milliseconds per service; `None` is the default of all other services.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Latency(BTreeMap<Option<Service>, (u64, u64)>);
+pub type Latency = PerService<LatencyRange>;
+
+/// Shortest and longest latency in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct LatencyRange {
+    low: u64,
+    high: u64,
+}
 
 impl Latency {
     /// The latency of one call: equal seeds and numbers give equal times.
     pub fn of(&self, service: Service, seed: u64, number: u64) -> Duration {
-        let Some((low, high)) = self.0.get(&Some(service)).or_else(|| self.0.get(&None)) else { return Duration::ZERO };
+        let Some(LatencyRange { low, high }) = self.get(service) else { return Duration::ZERO };
         let range = (high - low) * 1000 + 1;
         let offset = if range == 1 { 0 } else { splitmix64(seed, number) % range };
         Duration::from_micros(low * 1000 + offset)
@@ -31,41 +34,21 @@ fn splitmix64(seed: u64, number: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-impl FromStr for Latency {
+impl FromStr for LatencyRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut latency = Self::default();
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (service, range) = match part.split_once('=') {
-                Some((service, range)) => (Some(service.parse()?), range),
-                None => (None, part),
-            };
-            let (low, high) = range.split_once('-').unwrap_or((range, range));
-            let number = |text: &str| text.trim().parse::<u64>().ok().filter(|number| *number < 1_000_000_000);
-            match (number(low), number(high)) {
-                (Some(low), Some(high)) if low <= high => latency.0.insert(service, (low, high)),
-                _ => return Err(format!("{range} is not a latency: expected milliseconds (20) or a range (20-50)")),
-            };
+        let (low, high) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| text.trim().parse::<u64>().ok().filter(|number| *number < 1_000_000_000);
+        match (number(low), number(high)) {
+            (Some(low), Some(high)) if low <= high => Ok(Self { low, high }),
+            _ => Err(format!("{text} is not a latency: expected milliseconds (20) or a range (20-50)")),
         }
-        Ok(latency)
     }
 }
 
-impl TryFrom<String> for Latency {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Latency> for String {
-    fn from(latency: Latency) -> Self {
-        let part = |(service, (low, high)): (&Option<Service>, &(u64, u64))| match service {
-            Some(service) => format!("{}={low}-{high}", service.name()),
-            None => format!("{low}-{high}"),
-        };
-        latency.0.iter().map(part).collect::<Vec<_>>().join(",")
+impl Display for LatencyRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}-{}", self.low, self.high)
     }
 }

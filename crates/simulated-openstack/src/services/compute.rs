@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, MAX_MICROVERSION, MIN_MICROVERSION, Microversion, Service};
+use crate::call::{Call, MAX_MICROVERSION, MIN_MICROVERSION, Microversion, NOVA_V2, Service};
 use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, ServerEvent, number_of};
 use crate::cloud::fixtures::Flavor;
 use crate::faults::knobs::is_nth;
@@ -21,7 +21,13 @@ impl Cloud {
             );
             return Response::json(406, &json!({"computeFault": {"code": 406, "message": message}}));
         };
-        let answer = match (call.method.as_str(), &call.below_version()[..]) {
+        let parts = call.below_version();
+        let rest = match self.knobs.compute_address.has_project() {
+            true => parts.strip_prefix(&[PROJECT_ID]),
+            false => Some(&parts[..]),
+        };
+        let Some(rest) = rest else { return Response::not_found(Service::Compute) };
+        let answer = match (call.method.as_str(), rest) {
             ("POST", ["servers"]) => self.create_servers(call, body),
             ("GET", ["servers"] | ["servers", "detail"]) => self.list_servers(call),
             ("GET", ["servers", id]) => self.show_server(id, minor),
@@ -48,6 +54,9 @@ impl Cloud {
             ("GET", ["extensions"]) => Response::ok(&json!({"extensions": []})),
             _ => Response::not_found(Service::Compute),
         };
+        if call.version() == NOVA_V2 {
+            return answer;
+        }
         answer
             .with("OpenStack-API-Version", format!("compute 2.{minor}"))
             .with("X-OpenStack-Nova-API-Version", format!("2.{minor}"))

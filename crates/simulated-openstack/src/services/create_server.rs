@@ -161,15 +161,22 @@ impl Cloud {
         let mut wanted = Vec::new();
         for group in groups {
             let name = group["name"].as_str().unwrap_or_default();
-            let known = self.fixtures.security_groups.iter().find(|known| known.name == name || known.id == name);
-            let message = || bad_request(format!("Unable to find security_group with name or id '{name}'"));
-            wanted.push(known.ok_or_else(message)?.name.to_owned());
+            let known: Vec<_> = self.security_groups().filter(|known| known.name == name || known.id == name).collect();
+            match known[..] {
+                [known] => wanted.push(known.name.to_owned()),
+                [] => return Err(bad_request(format!("Unable to find security_group with name or id '{name}'"))),
+                _ => {
+                    let message =
+                        format!("Multiple security_group matches found for name '{name}', use an ID to be more specific.");
+                    return Err(Response::error(Service::Compute, 409, &message));
+                }
+            }
         }
         Ok(wanted)
     }
 
     fn requested_networks(&self, networks: Option<&Value>) -> Result<Vec<usize>, Response> {
-        let own = self.fixtures.networks.iter().filter(|network| !network.external).count();
+        let own = self.networks().filter(|(_, network)| !network.external).count();
         let automatic = match networks {
             None => true,
             Some(Value::String(word)) if word == "none" => return Ok(Vec::new()),
@@ -192,8 +199,8 @@ impl Cloud {
                 let message = format!("Bad networks format: network uuid is not in proper format ({uuid})");
                 return Err(bad_request(message));
             }
-            let place = self.fixtures.networks.iter().position(|known| known.id == uuid && !known.external);
-            wanted.push(place.ok_or_else(|| bad_request(format!("Network {uuid} could not be found.")))?);
+            let known = self.networks().find(|(_, known)| known.id == uuid && !known.external);
+            wanted.push(known.ok_or_else(|| bad_request(format!("Network {uuid} could not be found.")))?.0);
         }
         Ok(wanted)
     }

@@ -1,4 +1,4 @@
-//! Keystone: tokens by password, application credential or another token, and the service catalogue.
+//! Keystone v3: tokens by password, application credential or another token.
 
 use std::time::Duration;
 
@@ -15,9 +15,13 @@ pub const CREDENTIAL_ID: &str = "a3b0000000004000800000000000000a";
 pub const CREDENTIAL_NAME: &str = "nodepool-credential";
 pub const CREDENTIAL_SECRET: &str = "secret-of-the-credential";
 
+pub const ROLE_ID: &str = "a4b0000000004000800000000000000a";
+pub const ROLE: &str = "member";
+
 impl Cloud {
+    /// The address of Keystone's newest version.
     pub fn auth_url(&self) -> String {
-        format!("{}/identity/v3", self.base)
+        format!("{}/identity/{}", self.base, self.versions(Service::Identity)[0])
     }
 
     pub fn authorized(&self, token: &str) -> bool {
@@ -30,6 +34,14 @@ impl Cloud {
     }
 
     pub fn identity(&mut self, call: &Call, body: &[u8]) -> Response {
+        match call.version() {
+            version if !self.versions(Service::Identity).contains(&version) => Response::not_found(Service::Identity),
+            "v3" => self.identity_v3(call, body),
+            _ => self.identity_v2(call, body),
+        }
+    }
+
+    fn identity_v3(&mut self, call: &Call, body: &[u8]) -> Response {
         let path = call.below_version();
         if let ("POST", ["auth", "tokens"]) = (call.method.as_str(), &path[..]) {
             return self.authenticate(body);
@@ -64,7 +76,7 @@ impl Cloud {
         }
     }
 
-    fn unauthorized(&self) -> Response {
+    pub fn unauthorized(&self) -> Response {
         Response::unauthorized(Service::Identity, &self.auth_url())
     }
 
@@ -74,36 +86,49 @@ impl Cloud {
         let Some(methods) = identity["methods"].as_array() else {
             return Response::error(Service::Identity, 400, "'identity' is a required property");
         };
-        let lifetime = Duration::from_secs_f64(self.knobs.token_lifetime_s);
-        let mut token = Token { user: USER.to_owned(), expires: self.now + lifetime };
+        let mut token = None;
         for method in methods {
-            let user = match method.as_str() {
-                Some("password") => named_user(&identity["password"]["user"]).map(str::to_owned),
+            let granted = match method.as_str() {
+                Some("password") => named_user(&identity["password"]["user"]).map(|user| self.new_token(user)),
                 Some("application_credential") => {
-                    is_valid_credential(&identity["application_credential"]).then(|| USER.to_owned())
+                    is_valid_credential(&identity["application_credential"]).then(|| self.new_token(USER))
                 }
-                Some("token") => {
-                    let other = identity["token"]["id"].as_str().unwrap_or_default();
-                    // A token that was issued for another token expires no later than that token.
-                    token.expires = self.tokens.get(other).map_or(token.expires, |of| token.expires.min(of.expires));
-                    self.user(other).map(str::to_owned)
-                }
+                Some("token") => self.renewed_token(&identity["token"]["id"]),
                 _ => None,
             };
-            let Some(user) = user else { return self.unauthorized() };
-            token.user = user;
+            let Some(granted) = granted else { return self.unauthorized() };
+            token = Some(granted);
         }
         let project = &body["auth"]["scope"]["project"];
-        let own = |key: &str, own: &str| project[key].as_str().is_none_or(|wanted| wanted == own);
-        if methods.is_empty() || !own("name", PROJECT) || !own("id", PROJECT_ID) {
+        let Some(token) = token.filter(|_| is_own_project(&project["id"], &project["name"])) else {
             return self.unauthorized();
-        }
+        };
+        let shown = self.token_json(&json!(methods), &token);
+        let id = self.issue(token);
+        Response::json(201, &shown).with("X-Subject-Token", id)
+    }
+
+    /// A token that is not issued yet.
+    pub fn new_token(&self, user: &str) -> Token {
+        let lifetime = Duration::from_secs_f64(self.knobs.token_lifetime_s);
+        Token { user: user.to_owned(), expires: self.now + lifetime }
+    }
+
+    /// A token for another token. It expires no later than that token.
+    pub fn renewed_token(&self, other: &Value) -> Option<Token> {
+        let other = other.as_str()?;
+        let token = self.new_token(self.user(other)?);
+        let expires = token.expires.min(self.tokens[other].expires);
+        Some(Token { expires, ..token })
+    }
+
+    /// Makes a token valid, and returns its id.
+    pub fn issue(&mut self, token: Token) -> String {
         self.stats.tokens_issued += 1;
         let id = format!("gAAAAA{}", uuid::Uuid::new_v4().simple());
-        let shown = self.token_json(&json!(methods), &token);
         self.tokens.retain(|_, token| token.expires > self.now);
         self.tokens.insert(id.clone(), token);
-        Response::json(201, &shown).with("X-Subject-Token", id)
+        id
     }
 
     fn token_json(&self, methods: &Value, Token { user, expires }: &Token) -> Value {
@@ -114,7 +139,7 @@ impl Cloud {
             "audit_ids": ["mo8yQ6u6QGejNb4FjN7hMA"], "expires_at": format!("{}Z", self.timestamp_micros(*expires)),
             "issued_at": format!("{}Z", self.timestamp_micros(self.now)),
             "project": {"domain": domain, "id": PROJECT_ID, "name": PROJECT}, "is_domain": false,
-            "roles": [{"id": "a4b0000000004000800000000000000a", "name": "member"}], "catalog": self.catalog(),
+            "roles": [{"id": ROLE_ID, "name": ROLE}], "catalog": self.catalog(),
         }})
     }
 
@@ -125,36 +150,10 @@ impl Cloud {
             "links": {"self": format!("{}/projects/{PROJECT_ID}", self.auth_url())},
         })
     }
-
-    fn catalog(&self) -> Vec<Value> {
-        let present = Service::ALL.into_iter().filter(|service| self.options.has(*service));
-        let shown = present.zip(1_u64..).map(|(service, number)| {
-            let base = format!("{}/{}", self.base, service.name());
-            let (kind, url) = match service {
-                Service::Identity => ("identity", format!("{base}/v3")),
-                Service::Compute => ("compute", format!("{base}/v2.1")),
-                Service::Image => ("image", base),
-                Service::Network => ("network", base),
-                Service::Volume => ("volumev3", format!("{base}/v3/{PROJECT_ID}")),
-            };
-            let endpoint = |(interface, place): (&str, u64)| {
-                json!({
-                    "id": format!("a5{:030x}", number * 10 + place), "interface": interface, "url": url,
-                    "region_id": self.options.region, "region": self.options.region,
-                })
-            };
-            let endpoints = ["public", "internal", "admin"].into_iter().zip(0..).map(endpoint);
-            json!({
-                "id": format!("a6{number:030x}"), "type": kind, "name": service.project(),
-                "endpoints": endpoints.collect::<Vec<_>>(),
-            })
-        });
-        shown.collect()
-    }
 }
 
 /// The user, or one of its aliases (`nodepool-1`), which the history distinguishes.
-fn named_user(user: &Value) -> Option<&str> {
+pub fn named_user(user: &Value) -> Option<&str> {
     if user["password"] != PASSWORD {
         return None;
     }
@@ -164,6 +163,11 @@ fn named_user(user: &Value) -> Option<&str> {
     let is_here = user["domain"]["id"] == "default" || user["domain"]["name"] == "Default";
     let is_ours = |name: &&str| *name == USER || name.strip_prefix(USER).is_some_and(|rest| rest.starts_with('-'));
     user["name"].as_str().filter(|_| is_here).filter(is_ours)
+}
+
+/// Whether a requested scope is the only project. A call without a scope gets it, too.
+pub fn is_own_project(id: &Value, name: &Value) -> bool {
+    id.as_str().is_none_or(|id| id == PROJECT_ID) && name.as_str().is_none_or(|name| name == PROJECT)
 }
 
 fn is_valid_credential(credential: &Value) -> bool {

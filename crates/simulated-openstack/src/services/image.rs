@@ -5,6 +5,7 @@ use sha2::{Digest, Sha512};
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, SimTime, id, number_of};
+use crate::cloud::fixtures::Duplicate;
 use crate::response::Response;
 use crate::services::listing;
 
@@ -24,6 +25,11 @@ const READ_ONLY: [&str; 12] = [
     "schema",
 ];
 const FORMATS: [&str; 11] = ["ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", "qcow2", "vdi", "iso", "ploop"];
+
+/// Name and format of the first image, which the knob `duplicates` doubles.
+const FIRST_IMAGE: (&str, &str) = ("raw-1M", "raw");
+/// Number of its duplicate: no other object has it, because numbers start at 1.
+const DUPLICATE_IMAGE: u64 = 0;
 
 pub struct Image {
     /// Properties that the owner has set.
@@ -74,27 +80,45 @@ impl ContentHasher {
     }
 }
 
+/// Properties and content of an image that exists from the start.
+fn public_image(name: &str, format: &str) -> (Map<String, Value>, ImageContent) {
+    let mut hasher = ContentHasher::new();
+    hasher.update(name.as_bytes());
+    let properties = [("name", name), ("disk_format", format), ("container_format", "bare"), ("visibility", "public")];
+    let properties = properties.into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    (properties, hasher.finish())
+}
+
 impl Cloud {
     pub fn add_standard_images(&mut self) {
-        for (name, format) in [("raw-1M", "raw"), ("qcow2-empty", "qcow2")] {
-            let mut hasher = ContentHasher::new();
-            hasher.update(name.as_bytes());
-            let properties = json!({
-                "name": name, "disk_format": format, "container_format": "bare", "visibility": "public",
-            });
-            let Value::Object(properties) = properties else { unreachable!("it was written as an object") };
-            self.add_image(properties, Some(hasher.finish()));
+        for (name, format) in [FIRST_IMAGE, ("qcow2-empty", "qcow2")] {
+            let (properties, content) = public_image(name, format);
+            self.add_image(properties, Some(content));
+        }
+    }
+
+    /// Creates or deletes the second image with the name of the first, as the knob `duplicates` says.
+    pub fn update_duplicate_image(&mut self) {
+        if self.knobs.duplicates.contains(&Duplicate::Image) {
+            let (properties, content) = public_image(FIRST_IMAGE.0, FIRST_IMAGE.1);
+            self.insert_image(DUPLICATE_IMAGE, properties, Some(content));
+        } else {
+            self.images.remove(&DUPLICATE_IMAGE);
         }
     }
 
     fn add_image(&mut self, properties: Map<String, Value>, content: Option<ImageContent>) -> u64 {
         let number = self.next_number();
+        self.insert_image(number, properties, content);
+        number
+    }
+
+    fn insert_image(&mut self, number: u64, properties: Map<String, Value>, content: Option<ImageContent>) {
         self.history.record_image_created(number, &properties, self.now);
         if content.is_some() {
             self.history.record_image_uploaded(number, self.now);
         }
         self.images.insert(number, Image { properties, content, created: self.now, updated: self.now });
-        number
     }
 
     pub fn image(&self, id: &str) -> Option<&Image> {

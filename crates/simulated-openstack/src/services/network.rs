@@ -223,12 +223,12 @@ impl Cloud {
                 "revision_number": 2,
             })
         };
-        self.fixtures.networks.iter().map(shown).collect()
+        self.networks().map(|(_, network)| shown(network)).collect()
     }
 
     fn subnets_json(&self) -> Vec<Value> {
-        let networks = self.fixtures.networks.iter().enumerate();
-        let mut subnets: Vec<Value> = networks.flat_map(|(index, network)| network.subnets_json(index)).collect();
+        let mut subnets: Vec<Value> =
+            self.networks().flat_map(|(index, network)| network.subnets_json(index)).collect();
         for subnet in &mut subnets {
             subnet["created_at"] = json!(self.timestamp(SimTime::ZERO));
             subnet["updated_at"] = json!(self.timestamp(SimTime::ZERO));
@@ -252,8 +252,7 @@ impl Cloud {
     }
 
     fn security_groups_json(&self) -> Vec<Value> {
-        let groups = self.fixtures.security_groups.iter();
-        let shown = groups.map(|group| {
+        let shown = self.security_groups().map(|group| {
             json!({
                 "id": group.id, "name": group.name, "stateful": true, "tenant_id": PROJECT_ID, "description": "",
                 "shared": false, "security_group_rules": [], "tags": [], "project_id": PROJECT_ID,
@@ -310,10 +309,10 @@ impl Cloud {
         let rows = [
             ("floatingip", self.knobs.quota_floating_ips, self.floating_ips.len()),
             ("port", self.knobs.quota_ports, self.ports.len()),
-            ("network", 100, self.fixtures.networks.len()),
-            ("subnet", 100, self.fixtures.networks.len()),
+            ("network", 100, self.networks().count()),
+            ("subnet", 100, self.networks().count()),
             ("router", 100, 1),
-            ("security_group", 200, self.fixtures.security_groups.len()),
+            ("security_group", 200, self.security_groups().count()),
         ];
         let detailed = call.parts.last().is_some_and(|part| part.starts_with("details"));
         let shown = |(name, limit, used): (&str, i64, usize)| {

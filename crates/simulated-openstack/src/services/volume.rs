@@ -49,7 +49,10 @@ impl Cloud {
             ("DELETE", ["volumes", id]) => self.delete_volume(id),
             _ => Response::not_found(Service::Volume),
         };
-        answer.with("OpenStack-API-Version", "volume 3.0")
+        match call.version() {
+            "v3" => answer.with("OpenStack-API-Version", "volume 3.0"),
+            _ => answer,
+        }
     }
 
     fn volume_number(&self, id: &str) -> Option<u64> {
