@@ -9,7 +9,7 @@ use std::process::Command;
 
 use testkit::daemon_process::{PROCESS_TIMEOUT, WorkDir, text};
 use testkit::real::child_process::{ChildProcess, Output};
-use testkit::{programs, real, wait};
+use testkit::{executable, programs, real, wait};
 
 /// Method by which a command is checked.
 enum CommandCheck {
@@ -159,9 +159,8 @@ impl CommandHarness {
         let work_dir = WorkDir::new("labels: [{name: cloud}]\nzookeeper-servers: [{host: 127.0.0.1}]\n");
         let bin = work_dir.path("bin");
         fs::create_dir(&bin).unwrap();
-        work_dir.write("bin/ansible-playbook", "#!/bin/sh\ntest -s \"$2\" && echo \"plays $3\"\n");
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(bin.join("ansible-playbook"), executable).unwrap();
+        let playbook = "#!/bin/sh\ntest -s \"$2\" && echo \"plays $3\"\n";
+        executable::install(&bin.join("ansible-playbook"), playbook);
         let programs = Path::new(programs::nodepool()).parent().unwrap();
         let path = format!("{}:{}:{}", programs.display(), bin.display(), std::env::var("PATH").unwrap());
         work_dir.write("secure.conf", "{}\n");

@@ -1,7 +1,6 @@
 //! Image uploads: their providers, the metadata sent to the cloud, the record, and retries after a failure.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -16,6 +15,7 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_zk::locks::lock::try_lock;
 use nodepool_zk::paths;
 use python_yaml::diagnostics::Diagnostic;
+use testkit::executable;
 use testkit::in_process_builder::image_cloud::ImageCloud;
 use testkit::in_process_builder::{BuilderHarness, names};
 use testkit::in_process_launcher::{on_real_time, until};
@@ -106,8 +106,7 @@ fn a_failed_upload_is_retried_after_the_others() {
 
 fn hook(harness: &BuilderHarness, script: &str) -> String {
     let path = harness.path("hook");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    executable::install(&path, &format!("#!/bin/sh\n{script}\n"));
     format!("name: one, cloud: c, post-upload-hook: {}, diskimages: [{{name: debian}}]", path.display())
 }
 

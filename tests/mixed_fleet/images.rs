@@ -11,12 +11,12 @@ use nodepool_zk::Connection;
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use nodepool_zk::txn::delete_tree;
 use serde_json::Value;
-use testkit::programs;
 use testkit::real::nodepool_process::NodepoolProcess;
 use testkit::real::nodepool11;
 use testkit::real::simulated_openstack::SimulatedOpenStack;
 use testkit::real::zookeeper::{Options, Server};
 use testkit::wait::{until, until_some};
+use testkit::{executable, programs};
 use tokio::net::UdpSocket;
 
 /// Timeout for the Python builder, which polls every ten seconds.
@@ -55,9 +55,7 @@ impl ImageFleetHarness {
     async fn start() -> Self {
         let zookeeper = Server::start(Options::tls()).await;
         let home = tempfile::tempdir().unwrap();
-        std::fs::write(home.path().join("dib"), DIB).unwrap();
-        let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(home.path().join("dib"), runnable).unwrap();
+        executable::install(&home.path().join("dib"), DIB);
         let plain = zookeeper.plain_address();
         let (host, port) = plain.rsplit_once(':').unwrap();
         let zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();

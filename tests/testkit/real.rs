@@ -5,14 +5,13 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
-    os::unix::fs::PermissionsExt,
     panic::{AssertUnwindSafe, catch_unwind},
     process::Command,
     time::Duration,
 };
 
 use serde_json::json;
-use testkit::programs;
+use testkit::{executable, programs};
 use testkit::{
     real::{
         self,
@@ -209,8 +208,7 @@ async fn a_program_that_logs_a_defect_or_exits_fails_its_test() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("program");
     let killed = async |lines: &str| {
-        std::fs::write(&script, format!("#!/bin/sh\n{lines}")).unwrap();
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        executable::install(&script, &format!("#!/bin/sh\n{lines}"));
         let mut program = NodepoolProcess::start(script.to_str().unwrap(), "labels: []\n", &[]);
         program.wait_for_log("begins", DEADLINE).await;
         let pid = program.pid();

@@ -1,9 +1,9 @@
 //! Fake disk-image-create for builders under test, and checks of the files and processes that builds leave behind.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::executable;
 use nodepool_model::snapshot::images::Images;
 
 /// Script that runs for up to half a second per format, in child processes, and writes files of 3 MB.
@@ -38,9 +38,7 @@ pub fn install(directory: &Path) -> PathBuf {
 /// Installs this script, in place of an earlier one.
 pub fn install_script(directory: &Path, script: &str) -> PathBuf {
     let command = directory.join("dib");
-    std::fs::write(&command, script).expect("the directory is writable");
-    let executable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&command, executable).expect("the owner may make a file executable");
+    executable::install(&command, script);
     command
 }
 

@@ -9,6 +9,7 @@ pub mod daemon_process;
 pub mod delayed_replies;
 pub mod disk_faults;
 pub mod embedded_zk;
+pub mod executable;
 pub mod fake_dib;
 pub mod fault_injector;
 pub mod fixtures;

@@ -98,10 +98,13 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    /// A hook that another process writes, because a child that another thread starts at the same time would inherit
+    /// the open file, and Linux executes no file that is open for writing.
     fn script(folder: &Path, text: &str) -> String {
-        let path = folder.join("hook");
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let (source, path) = (folder.join("source"), folder.join("hook"));
+        std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
+        let installed = std::process::Command::new("install").arg(&source).arg(&path).status().unwrap();
+        assert!(installed.success());
         path.display().to_string()
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::executable;
 use crate::in_process_launcher::{InProcessDaemon, until, zookeeper};
 use bytes::Bytes;
 use image_cloud::ImageCloud;
@@ -59,9 +60,7 @@ impl BuilderHarness {
     pub fn create() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("images")).unwrap();
-        let dib = folder.path().join("dib");
-        std::fs::write(&dib, RECORDING_DIB).unwrap();
-        std::fs::set_permissions(&dib, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        executable::install(&folder.path().join("dib"), RECORDING_DIB);
         let zookeeper = zookeeper();
         let zk: Zk = zookeeper.connect();
         Self { folder, zookeeper, zk, cloud: ImageCloud::default() }
