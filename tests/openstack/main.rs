@@ -11,6 +11,7 @@ mod faults;
 mod limits;
 mod logins;
 mod nodes;
+mod oddities;
 mod rejections;
 mod simulated;
 mod timings;

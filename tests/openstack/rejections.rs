@@ -2,6 +2,7 @@
 
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Seconds;
+use reqwest::Method;
 use serde_json::json;
 use testkit::in_process_launcher::on_real_time;
 use testkit::openstack_harness::harness::{with_launcher, with_tuned_launcher};
@@ -38,6 +39,42 @@ fn unknown_flavors_and_networks_decline_only_their_labels() {
                 harness.wait_until_empty().await;
             })
             .await;
+        }
+    });
+}
+
+#[test]
+fn an_ambiguous_security_group_declines_its_label() {
+    on_real_time(async {
+        for cloud in clouds(&["--duplicates", "security-group"]).await {
+            let client = cloud.client().await;
+            let (mut name, mut created) = ("default".to_owned(), Vec::new());
+            if cloud.is_real() {
+                name = format!("test-{}", uuid::Uuid::new_v4().simple());
+                for _ in 0..2 {
+                    let group = json!({"security_group": {"name": name}});
+                    let (status, answer) = client.call(Method::POST, "network", "/security-groups", Some(group)).await;
+                    assert!(status.is_success(), "{answer}");
+                    created.push(answer["security_group"]["id"].as_str().unwrap().to_owned());
+                }
+            }
+            let configure = |provider: &str| {
+                let mut provider = cloud.provider(provider);
+                provider["pools"][0]["security-groups"] = json!([name]);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |harness| {
+                let id = harness.consumer.submit_labels(&["a"]).await;
+                assert_eq!(harness.wait_for_end(&id).await.state, RequestState::Failed);
+                harness.wait_for_reason(&id, &format!("several security groups are named {name}, among them")).await;
+                for group in &created {
+                    harness.wait_for_reason(&id, group).await;
+                }
+            })
+            .await;
+            for group in created {
+                client.call(Method::DELETE, "network", &format!("/security-groups/{group}"), None).await;
+            }
         }
     });
 }

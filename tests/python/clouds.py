@@ -83,6 +83,7 @@ def settings(region):
         "statsd": statsd(region),
         "services": {
             service: {
+                "enabled": region.has_service(service),
                 "endpoint": region.get_endpoint(service),
                 "region": region.get_region_name(service),
                 "interfaces": interfaces(region.get_interface(service)),

@@ -98,7 +98,9 @@ fn service(map: &Map, names: &[&str]) -> Result<Service, CloudsError> {
     let endpoint = text("endpoint_override")?;
     let region = text("region_name")?;
     let version = text("api_version")?;
+    let enabled = names.iter().find_map(|name| map.given(&format!("has_{name}")));
     Ok(Service {
+        is_enabled: enabled.map_or(Ok(true), |node| node.flag(&format!("has_{}", names[0])))?,
         endpoint: if endpoint.is_some() { endpoint } else { text("endpoint")? },
         region: if region.is_some() { region } else { map.text("region_name")? },
         interfaces: own("interface").or_else(|| map.given("interface")).map_or_else(default_interfaces, interfaces)?,

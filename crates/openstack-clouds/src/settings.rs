@@ -142,6 +142,8 @@ pub struct Services {
 /// Endpoint and API of one service. Region and interfaces default to the cloud's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
+    /// Whether the service is used; some catalogues contain services that do not work.
+    pub is_enabled: bool,
     /// Replaces the catalogue's endpoint.
     pub endpoint: Option<String>,
     pub region: Option<String>,

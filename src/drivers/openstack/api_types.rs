@@ -2,8 +2,9 @@
 //! omit fields.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::de::{Deserializer, Error};
+use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -12,7 +13,7 @@ use serde_json::value::RawValue;
 #[derive(Debug, Deserialize)]
 pub struct ServersPage {
     pub servers: Vec<Server>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "raw_or_default")]
     pub servers_links: Vec<Link>,
 }
 
@@ -20,12 +21,13 @@ pub struct ServersPage {
 #[derive(Debug, Deserialize)]
 pub struct ServerIdPage {
     pub servers: Vec<IdOnly>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "raw_or_default")]
     pub servers_links: Vec<Link>,
 }
 
 #[derive(Debug, Deserialize)]
 pub struct IdOnly {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
 }
 
@@ -43,6 +45,7 @@ pub struct Link {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Server {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
     #[serde(default, deserialize_with = "raw_or_default")]
     pub name: String,
@@ -101,23 +104,26 @@ pub struct ServerFlavor {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct AttachedVolume {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Flavor {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
     pub name: String,
     /// MiB.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number_or_zero")]
     pub ram: f64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number_or_zero")]
     pub vcpus: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct SecurityGroup {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
     #[serde(default, deserialize_with = "value_or_default")]
     pub name: String,
@@ -125,8 +131,9 @@ pub struct SecurityGroup {
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Network {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
     pub name: String,
     #[serde(default, rename = "router:external", deserialize_with = "value_or_default")]
     pub is_external: bool,
@@ -136,7 +143,7 @@ pub struct Network {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Subnet {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
     pub network_id: String,
     #[serde(default)]
     pub gateway_ip: Option<String>,
@@ -158,8 +165,9 @@ pub struct Gateway {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Port {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
     pub network_id: String,
     #[serde(default)]
     pub created_at: Option<String>,
@@ -173,14 +181,15 @@ pub struct Port {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct FixedIp {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
     pub ip_address: String,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FloatingIp {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
     pub floating_ip_address: String,
     #[serde(default)]
     pub port_id: Option<String>,
@@ -190,16 +199,19 @@ pub struct FloatingIp {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct GlanceImage {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
+    pub name: String,
+    #[serde(default, deserialize_with = "value_or_default")]
     pub status: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Zone {
-    #[serde(rename = "zoneName")]
+    #[serde(default, rename = "zoneName", deserialize_with = "value_or_default")]
     pub name: String,
-    #[serde(default, rename = "zoneState")]
+    #[serde(default, rename = "zoneState", deserialize_with = "value_or_default")]
     pub state: ZoneState,
 }
 
@@ -211,9 +223,10 @@ pub struct ZoneState {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Volume {
+    #[serde(deserialize_with = "id_text")]
     pub id: String,
     /// GB.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "value_or_default")]
     pub size: f64,
 }
 
@@ -239,6 +252,41 @@ fn raw_or_default<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Defaul
     Ok(serde_json::from_str(text.get()).unwrap_or_default())
 }
 
+/// A number, or a number in a text; else 0.
+fn number_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(number(&Value::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// A number, which some clouds write as a text.
+pub fn number(value: &Value) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())
+}
+
+/// An id, which some clouds write as a number.
+fn id_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    struct IdVisitor;
+    impl Visitor<'_> for IdVisitor {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an id")
+        }
+
+        fn visit_str<E: Error>(self, id: &str) -> Result<String, E> {
+            Ok(id.to_owned())
+        }
+
+        fn visit_string<E: Error>(self, id: String) -> Result<String, E> {
+            Ok(id)
+        }
+
+        fn visit_u64<E: Error>(self, id: u64) -> Result<String, E> {
+            Ok(id.to_string())
+        }
+    }
+    deserializer.deserialize_any(IdVisitor)
+}
+
 /// Metadata, whose values are strings in every conforming cloud.
 fn metadata_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     let text = <&RawValue>::deserialize(deserializer)?.get();
@@ -255,6 +303,24 @@ fn metadata_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_types_of_ids_names_and_numbers_are_understood() {
+        let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        let ids: ServerIdPage = serde_json::from_str(r#"{"servers": [{"id": 138124}, {"id": "b"}]}"#).unwrap();
+        assert_eq!(ids.servers.iter().map(|server| &*server.id).collect::<Vec<_>>(), ["138124", "b"]);
+        let flavors = r#"{"flavors": [{"id": 1, "name": null, "ram": 1.048576e+06, "vcpus": "4"}]}"#;
+        let flavors: Vec<Flavor> = list(&value(flavors), "flavors").unwrap();
+        assert_eq!((flavors[0].name.as_str(), flavors[0].ram, flavors[0].vcpus), ("", 1_048_576.0, 4.0));
+        let networks = r#"{"networks": [{"id": "7", "name": null, "provider:physical_network": true}]}"#;
+        let networks: Vec<Network> = list(&value(networks), "networks").unwrap();
+        assert_eq!((networks[0].name.as_str(), &networks[0].physical), ("", &None));
+        let zones: Vec<Zone> = list(&value(r#"{"z": [{"zoneName": "nova", "zoneState": null}]}"#), "z").unwrap();
+        assert!(!zones[0].state.available);
+        let page: ServersPage = serde_json::from_str(r#"{"servers": [], "servers_links": null}"#).unwrap();
+        assert!(page.servers_links.is_empty());
+        assert!(serde_json::from_str::<IdOnly>(r#"{"id": null}"#).is_err());
+    }
 
     #[test]
     fn malformed_fields_do_not_hide_a_server() {

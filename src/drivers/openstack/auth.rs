@@ -252,6 +252,11 @@ impl Keystone {
         Some((service, types))
     }
 
+    /// Whether the settings let a service be used.
+    pub fn is_enabled(&self, service_type: &str) -> bool {
+        self.service(service_type).is_some_and(|(service, _)| service.is_enabled)
+    }
+
     /// Whether the settings have the address of a service.
     pub fn is_overridden(&self, service_type: &str) -> bool {
         self.service(service_type).is_some_and(|(service, _)| service.endpoint.is_some())
@@ -268,12 +273,14 @@ impl Keystone {
             entries.flat_map(|entry| &entry.endpoints).filter(|endpoint| !endpoint.url.is_empty()).collect::<Vec<_>>()
         };
         // The region and the interface are compared first, as keystoneauth does: an alias may have the only endpoint.
-        let found = types.iter().find_map(|wanted| {
+        let chosen = types.iter().filter_map(|wanted| {
             let mut here = of_type(wanted);
             here.retain(|endpoint| region.is_none_or(|region| endpoint.is_in(region)));
             let mut interfaces = service.interfaces.iter();
             interfaces.find_map(|interface| here.iter().copied().find(|endpoint| endpoint.has(*interface)))
         });
+        let chosen: Vec<&Endpoint> = chosen.collect();
+        let found = chosen.iter().find(|endpoint| !endpoint.is_of_version_1()).or(chosen.first()).copied();
         let Some(found) = found else {
             let endpoints: Vec<&Endpoint> = types.iter().flat_map(|wanted| of_type(wanted)).collect();
             if endpoints.is_empty() {
@@ -357,6 +364,8 @@ mod tests {
         assert_eq!(cinder("", &all).unwrap(), "https://cinder/v3/p");
         assert_eq!(cinder("block_storage_service_type: volume", &all).unwrap(), "https://cinder/v1/p");
         assert_eq!(cinder("", &all[..1]).unwrap(), "https://cinder/v1/p");
+        let only_old = [("volume", "here", "https://cinder/v1/p"), ("block-store", "here", "https://cinder/v3/p")];
+        assert_eq!(cinder("", &only_old).unwrap(), "https://cinder/v3/p");
         let elsewhere = cinder("region_name: nowhere", &all).unwrap_err();
         assert!(
             elsewhere.contains("region nowhere") && elsewhere.contains("regions with one: here, there"),

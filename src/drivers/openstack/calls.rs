@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::api_types::{Server, ServerIdPage, ServersPage};
+use super::api_types::{FloatingIp, Server, ServerIdPage, ServersPage};
 use super::http::{Api, PROJECT, Request, Services};
 use super::jobs::image_stream::Content;
 use nodepool_driver::driver::ApiCall;
@@ -133,9 +133,16 @@ pub const VOLUMES: ListKind = ListKind {
 pub const IMAGES: ListKind = ListKind { key: "image.GET.images", api: Api::Image, path: &["images"], list: "images" };
 
 impl ListKind {
+    /// Whether requests name the size of a page. Neutron lists everything without it, or announces the next page. With
+    /// it, some clouds limit before they filter, or ignore the marker.
+    pub fn is_paged(&self) -> bool {
+        self.api != Api::Network
+    }
+
     /// The call for one page: the entries after `marker`.
     pub fn page(&self, marker: Option<&str>, filters: &[(&'static str, &str)]) -> Call {
-        let mut query = vec![(Cow::Borrowed("limit"), PAGE_SIZE.to_string())];
+        let mut query: Vec<_> =
+            self.is_paged().then(|| (Cow::Borrowed("limit"), PAGE_SIZE.to_string())).into_iter().collect();
         query.extend(filters.iter().map(|(key, value)| (Cow::Borrowed(*key), (*value).to_owned())));
         query.extend(marker.map(|marker| (Cow::Borrowed("marker"), marker.to_owned())));
         let request = Request { query, ..Request::new(self.api, Method::GET, self.path) };
@@ -335,12 +342,30 @@ pub fn ports_of(server: &str) -> Call {
     Call { lane: Lane::Change, ..PORTS.page(None, &[("device_id", server)]) }
 }
 
-pub fn floating_ips_at(address: &str) -> Call {
-    Call { lane: Lane::Change, ..FLOATING_IPS.page(None, &[("floating_ip_address", address)]) }
+/// Selection of floating addresses.
+#[derive(Clone, Debug)]
+pub enum FloatingIpFilter {
+    Address(String),
+    /// The id of the port that they are associated with.
+    Port(String),
 }
 
-pub fn floating_ips_of(port: &str) -> Call {
-    Call { lane: Lane::Change, ..FLOATING_IPS.page(None, &[("port_id", port)]) }
+impl FloatingIpFilter {
+    /// Whether the cloud has selected this one rightly. Some clouds ignore filters and list everything.
+    pub fn matches(&self, floating_ip: &FloatingIp) -> bool {
+        match self {
+            FloatingIpFilter::Address(address) => floating_ip.floating_ip_address == *address,
+            FloatingIpFilter::Port(port) => floating_ip.port_id.as_ref() == Some(port),
+        }
+    }
+}
+
+pub fn floating_ips(filter: &FloatingIpFilter) -> Call {
+    let filter = match filter {
+        FloatingIpFilter::Address(address) => ("floating_ip_address", address.as_str()),
+        FloatingIpFilter::Port(port) => ("port_id", port.as_str()),
+    };
+    Call { lane: Lane::Change, ..FLOATING_IPS.page(None, &[filter]) }
 }
 
 pub fn delete_port(id: &str) -> Call {

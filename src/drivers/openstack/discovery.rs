@@ -90,19 +90,34 @@ pub fn documents(listed: &Url, major: u32) -> Vec<Url> {
     found
 }
 
-/// The service's address, as far as this version document refines it; `None` if it says nothing about the version.
-pub fn refine(listed: &Url, document: &str, major: u32) -> Option<Endpoint> {
+/// Versions of a service that the driver can use.
+#[derive(Clone, Copy)]
+pub struct UsableVersions {
+    /// Major versions, the best first.
+    pub majors: &'static [u32],
+    /// Whether the minor number is in the path, as in `v2.1`.
+    pub minor_in_path: bool,
+}
+
+/// The service's address, as far as this version document refines it; `None` if it says nothing about the versions.
+pub fn refine(listed: &Url, document: &str, usable: UsableVersions) -> Option<Endpoint> {
+    usable.majors.iter().find_map(|major| refine_major(listed, document, *major, usable.minor_in_path))
+}
+
+fn refine_major(listed: &Url, document: &str, major: u32, minor_in_path: bool) -> Option<Endpoint> {
     let fitting = versions(document).into_iter().filter(|version| version.number.0 == major);
     let chosen = fitting.max_by_key(|version| (version.is_stable, version.number))?;
     let parts = Parts::of(listed);
     let listed_version = parts.version.clone().filter(|_| parts.major() == Some(major));
-    let version = chosen.linked_version().or(listed_version).unwrap_or(chosen.id);
+    let version = chosen.linked_version().or(listed_version).unwrap_or_else(|| match chosen.number {
+        (major, minor) if minor_in_path => format!("v{major}.{minor}"),
+        (major, _) => format!("v{major}"),
+    });
     Some(Endpoint { url: parts.versioned(&version), microversion: chosen.microversion })
 }
 
 /// One version of a service, as its version document describes it.
 pub struct Version {
-    id: String,
     /// Major and minor number.
     pub number: (u32, u32),
     pub is_stable: bool,
@@ -113,17 +128,15 @@ pub struct Version {
 
 impl Version {
     fn of(value: &Value) -> Option<Self> {
-        let id = text(value, "id")?.to_owned();
         let links = value.get("links").and_then(Value::as_array);
         let is_own = |link: &&Value| text(link, "rel").is_some_and(|rel| rel.eq_ignore_ascii_case("self"));
         let own = links.and_then(|links| links.iter().find(is_own));
         let known = ["current", "stable", "supported", "deprecated"];
         Some(Self {
-            number: version_of(&id)?,
+            number: text(value, "id").and_then(version_of)?,
             is_stable: text(value, "status").is_some_and(|status| known.contains(&status.to_lowercase().as_str())),
             link: own.and_then(|link| text(link, "href")).map(str::to_owned),
             microversion: text(value, "max_version").or_else(|| text(value, "version")).and_then(numbers),
-            id,
         })
     }
 
@@ -152,9 +165,8 @@ fn major_of(segment: &str) -> Option<u32> {
 }
 
 fn version_of(segment: &str) -> Option<(u32, u32)> {
-    let number = segment.strip_prefix(['v', 'V'])?;
-    let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
-    Some((major.parse().ok()?, minor.parse().ok()?))
+    let mut numbers = segment.strip_prefix(['v', 'V'])?.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next().unwrap_or(Ok(0)).ok()?))
 }
 
 /// A microversion such as `2.93`.
@@ -168,12 +180,14 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    const NOVA: UsableVersions = UsableVersions { majors: &[2], minor_in_path: true };
+
     fn url(text: &str) -> Url {
         Url::parse(text).unwrap()
     }
 
     fn refined(listed: &str, document: &Value) -> Option<(String, Option<(u16, u16)>)> {
-        let found = refine(&url(listed), &document.to_string(), 2)?;
+        let found = refine(&url(listed), &document.to_string(), NOVA)?;
         Some((found.url.to_string(), found.microversion))
     }
 
@@ -223,14 +237,32 @@ mod tests {
     fn a_single_version_and_nested_values_are_understood() {
         let link = json!([{"rel": "SELF", "href": "http://h/v2.1/"}]);
         let version = json!({"id": "v2.1", "status": "stable", "max_version": "2.60", "links": link});
-        for document in [json!({"version": version}), json!({"versions": {"values": [version]}})] {
+        let with_patch = json!({"id": "v2.1.5", "status": "CURRENT", "max_version": "2.60", "links": link});
+        for document in
+            [json!({"version": version}), json!({"versions": {"values": [version]}}), json!({"versions": [with_patch]})]
+        {
             assert_eq!(refined("https://h/", &document), Some(("https://h/v2.1/".to_owned(), Some((2, 60)))));
         }
     }
 
     #[test]
+    fn without_links_the_path_has_the_numbers_that_are_usual_for_the_service() {
+        let version = |id: &str| json!({"id": id, "status": "CURRENT", "links": []});
+        let document = json!({"versions": [version("v2.15"), version("v2.9"), version("v3.0"), version("v1")]});
+        let found = |majors, minor_in_path| {
+            let usable = UsableVersions { majors, minor_in_path };
+            refine(&url("https://h/x"), &document.to_string(), usable).map(|found| found.url.to_string())
+        };
+        assert_eq!(found(&[2], false).unwrap(), "https://h/x/v2/");
+        assert_eq!(found(&[2], true).unwrap(), "https://h/x/v2.15/");
+        assert_eq!(found(&[3, 2], false).unwrap(), "https://h/x/v3/");
+        assert_eq!(found(&[4, 2], false).unwrap(), "https://h/x/v2/");
+        assert_eq!(found(&[4], false), None);
+    }
+
+    #[test]
     fn a_document_without_the_version_is_useless() {
-        assert_eq!(refine(&url("https://h/"), "<html>", 2), None);
+        assert_eq!(refine(&url("https://h/"), "<html>", NOVA), None);
         for document in [json!({}), json!([]), json!({"versions": [{"id": "v3.0"}, {"id": 7}, {}]})] {
             assert_eq!(refined("https://h/", &document), None, "{document}");
         }

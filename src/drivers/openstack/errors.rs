@@ -55,7 +55,15 @@ pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap
     let message_text = if is_html { "an HTML page instead of JSON".to_owned() } else { message(body) };
     let text = format!("{status}: {message_text}");
     let lower = message_text.to_lowercase();
-    let over_quota = ["quota exceeded", "exceeds quota", "number of ports exceeded", "quotaexceeded"];
+    let over_quota = [
+        "quota exceeded",
+        "exceeds quota",
+        "over quota",
+        "number of ports exceeded",
+        "quotaexceeded",
+        // Unified limits of Keystone.
+        "is over a limit for",
+    ];
     let is_quota = over_quota.iter().any(|words| lower.contains(words));
     let delay = retry_delay(status, headers);
     // 413 is Nova's old status for too many requests. Without `overLimit` and Retry-After, the request is too large.

@@ -347,9 +347,11 @@ impl Connection {
             }
             Err(error) => Err(self.endpoint_error(&error, &token)),
         };
+        let is_enabled = |api: Api| self.keystone.is_enabled(api.service_type());
         let services = Services {
-            network: exists(self.endpoint(&session, Api::Network, &token).await)?,
-            block_storage: exists(self.endpoint(&session, Api::BlockStorage, &token).await)?,
+            network: is_enabled(Api::Network) && exists(self.endpoint(&session, Api::Network, &token).await)?,
+            block_storage: is_enabled(Api::BlockStorage)
+                && exists(self.endpoint(&session, Api::BlockStorage, &token).await)?,
             microversion: compute.microversion.map(|newest| MAX_MICROVERSION.min(newest)),
         };
         if let Some(known) = self.discovered().as_mut() {
@@ -376,8 +378,8 @@ impl CallFailure {
         match self {
             CallFailure::Failed(failure) => failure,
             CallFailure::TokenRejected(_) => {
-                let text = "the cloud rejects a token that Keystone has just issued".to_owned();
-                Failure::not_executed(CloudError::Denied(text))
+                // The credentials are right, or Keystone would not have issued it.
+                Failure::not_executed(outage("the cloud rejects a token that Keystone has just issued".to_owned()))
             }
         }
     }

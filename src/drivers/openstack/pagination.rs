@@ -30,9 +30,9 @@ impl<T> Pages<T> {
     }
 
     /// Adds a page. `last` is the id of its last entry. After a full page the next one is requested even without
-    /// `has_more`.
+    /// `has_more`, unless requests name no size.
     fn add_page(mut self, page: Vec<T>, last: Option<String>, has_more: bool) -> Result<PageResult<T>, CloudError> {
-        let is_full = page.len() >= PAGE_SIZE;
+        let is_full = page.len() >= PAGE_SIZE && self.listing.is_paged();
         self.entries.extend(page);
         let Some(last) = last.filter(|_| has_more || is_full) else { return Ok(PageResult::Complete(self.entries)) };
         if self.marker.as_ref() == Some(&last) {
@@ -91,7 +91,7 @@ impl Pages<Value> {
         let next =
             links.is_some_and(|links| links.iter().any(|link| link.get("rel").and_then(Value::as_str) == Some("next")));
         // Glance names the next page in the response itself.
-        let has_more = next || answer.get("next").is_some();
+        let has_more = next || answer.get("next").is_some_and(|next| !next.is_null());
         self.add_page(page, last, has_more)
     }
 }
@@ -130,6 +130,17 @@ mod tests {
     fn a_repeated_page_is_an_error() {
         let Ok(PageResult::Next(pages, _)) = begun().add_json_page(&page(&["a"], true)) else { panic!("no next page") };
         assert!(pages.add_json_page(&page(&["a"], true)).is_err());
+    }
+
+    #[test]
+    fn networks_are_complete_unless_another_page_is_announced() {
+        let ids: Vec<String> = (0..PAGE_SIZE + 1).map(|id| id.to_string()).collect();
+        let all: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let Ok(PageResult::Complete(entries)) = begun().add_json_page(&page(&all, false)) else { panic!("no end") };
+        assert_eq!(entries.len(), all.len());
+        let (_, call) = Pages::<Value>::begin(super::super::calls::NETWORKS);
+        let (_, servers) = Pages::servers();
+        assert!(!format!("{call:?}").contains("limit") && format!("{servers:?}").contains("limit"));
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub const CASES: &[Case<'static>] = &[
         project_id: 42}, auth_type: v3password}}")], Outcome::Same),
     plain("a password of version 2", &[("work/clouds.yaml", "clouds: {c: {auth_type: v2password, auth: {auth_url: 'https://k/v2.0',
         username: u, password: p, project_name: ci}}}")], Outcome::SameExcept(UNSCOPED)),
+    plain("a service that is not used", &[("work/clouds.yaml", "clouds: {c: {has_network: false, has_block_storage: false,
+        auth: {auth_url: 'https://k/v3', username: u, password: p, project_name: ci}}}")], Outcome::Same),
     plain("an id and a name", &[("work/clouds.yaml", "clouds: {c: {auth: {auth_url: x, user_id: i, username: u, password: p,
         project_id: i, project_name: n, user_domain_id: d, user_domain_name: D}}}")], Outcome::Same),
     plain("a token", &[("work/clouds.yaml", "clouds: {c: {auth_type: token, auth: {auth_url: x, auth_token: t,

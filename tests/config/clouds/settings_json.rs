@@ -69,6 +69,7 @@ fn service(service: &Service) -> Value {
         Interface::Admin => "admin",
     });
     json!({
+        "enabled": service.is_enabled,
         "endpoint": service.endpoint,
         "region": service.region.clone().unwrap_or_default(),
         "interfaces": interfaces.collect::<Vec<_>>(),

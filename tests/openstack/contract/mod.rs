@@ -1,7 +1,7 @@
 //! Contract of the OpenStack API: everything that Nodepool relies on. The simulated cloud is always tested, and a real
 //! one if `OS_CLIENT_CONFIG_FILE` and `OS_CLOUD` name it (doc/simulated-openstack.md lists its requirements).
 
-mod cases;
+pub mod cases;
 mod shape;
 
 use std::io::Write;

@@ -1,10 +1,12 @@
 //! Token requests and tokens, in the formats of Keystone's versions 2 and 3.
 
 use chrono::{DateTime, FixedOffset, Utc};
+use reqwest::Url;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::openstack::api_types::value_or_default;
+use crate::openstack::discovery::Parts;
 use openstack_clouds::{Auth, Credential, Domain, Identity, Interface, Scope, Secret, User};
 
 /// A token that expires sooner than this is replaced before it is used.
@@ -153,6 +155,11 @@ impl Endpoint {
 
     pub fn is_in(&self, region: &str) -> bool {
         [&self.region_id, &self.region].into_iter().any(|name| name.as_deref() == Some(region))
+    }
+
+    /// Whether the address is of version 1, which no service has had for ten years.
+    pub fn is_of_version_1(&self) -> bool {
+        Url::parse(&self.url).is_ok_and(|url| Parts::of(&url).major() == Some(1))
     }
 
     pub fn has(&self, interface: Interface) -> bool {

@@ -57,7 +57,7 @@ impl ListingAccumulator {
             }
             self.ids.insert(server.id.clone());
             // Administrators see deleted servers for a while.
-            if !matches!(server.status.as_str(), "DELETED" | "SOFT_DELETED") {
+            if !matches!(server.status.to_uppercase().as_str(), "DELETED" | "SOFT_DELETED") {
                 self.instances.push(mapper.instance(server, sizes));
             }
         }

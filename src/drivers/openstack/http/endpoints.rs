@@ -13,14 +13,12 @@ use tracing::warn;
 
 use super::sending::{self, Repeatable};
 use super::{Api, Connection};
-use crate::openstack::discovery;
+use crate::openstack::discovery::{self, Parts, UsableVersions};
 use crate::openstack::errors::{truncated, with_causes};
 use openstack_clouds::Secret;
 
 /// Timeout of one version document; without it the catalogue's address is used.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Major version of the APIs of Nova and Glance.
-const MAJOR_VERSION: u32 = 2;
 
 /// Results of earlier looks at the version documents of a service.
 #[derive(Default)]
@@ -51,9 +49,13 @@ impl Connection {
         let endpoint = match api {
             _ if self.keystone.is_overridden(api.service_type()) => discovery::Endpoint::as_listed(listed),
             Api::Compute | Api::Image => self.discover_version(api, listed, token).await?,
+            // Version 3 takes the project from the token. An address with a version carries the project.
+            Api::BlockStorage if Parts::of(&listed).major().is_none() => {
+                self.discover_version(api, listed, token).await?
+            }
             // Like openstacksdk, because old versions of Neutron have no readable version document.
             Api::Network => discovery::Endpoint::as_listed(discovery::with_version(listed, "v2.0")),
-            // Cinder's address carries the project, which the version documents leave out; Swift's carries the account.
+            // Cinder's version documents leave the project out; Swift's address carries the account.
             Api::BlockStorage | Api::ObjectStore => discovery::Endpoint::as_listed(listed),
         };
         if let Some(known) = self.discovered().as_mut().filter(|known| known.token == *token) {
@@ -62,22 +64,23 @@ impl Connection {
         Ok(endpoint)
     }
 
-    /// Reads the version documents of a service until one is useful. If none is, the catalogue's address is used.
+    /// Reads the version documents of a service until one has a usable version. If none has, the catalogue's address is
+    /// used.
     async fn discover_version(
         &self,
         api: Api,
         listed: Url,
         token: &Secret,
     ) -> Result<discovery::Endpoint, openstack::Error> {
-        let mut useless = None;
-        for document in discovery::documents(&listed, MAJOR_VERSION) {
+        let (usable, mut useless) = (usable_versions(api), None);
+        for document in discovery::documents(&listed, usable.majors[0]) {
             let found = match self.fetch_document(&document, token).await {
                 Ok((status, _)) if matches!(status.as_u16(), 408 | 413 | 429) => {
                     let error = openstack::Error::new(ErrorKind::InvalidInput, format!("{document} answers {status}"));
                     return Err(error.with_status(status));
                 }
                 Ok((status, text)) => {
-                    let refined = discovery::refine(&listed, &text, MAJOR_VERSION).filter(|_| has_versions(status));
+                    let refined = discovery::refine(&listed, &text, usable).filter(|_| has_versions(status));
                     if let Some(endpoint) = refined {
                         let refined = Some((listed, endpoint.clone()));
                         self.documents().insert(api, DocumentHistory { refined, complaint: None });
@@ -124,6 +127,14 @@ impl Connection {
 
     fn documents(&self) -> MutexGuard<'_, HashMap<Api, DocumentHistory>> {
         self.documents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn usable_versions(api: Api) -> UsableVersions {
+    match api {
+        Api::BlockStorage => UsableVersions { majors: &[3, 2], minor_in_path: false },
+        Api::Compute => UsableVersions { majors: &[2], minor_in_path: true },
+        Api::Image | Api::Network | Api::ObjectStore => UsableVersions { majors: &[2], minor_in_path: false },
     }
 }
 

@@ -197,6 +197,31 @@ async fn a_login_whose_address_is_gone_is_looked_for_again() {
 }
 
 #[tokio::test]
+async fn an_unversioned_address_of_cinder_is_refined_to_its_newest_version() {
+    let cloud = ScriptedCloud::start(|call| {
+        let version = |id: &str| json!({"id": id, "status": "CURRENT", "links": []});
+        let versions = json!({"versions": [version("v2.0"), version("v3.0")]});
+        (call == "GET /block-storage/").then(|| ScriptedReply(300, "", versions.to_string()))
+    })
+    .await;
+    cloud.services.lock().unwrap().push("block-storage");
+    let limits = Request::new(Api::BlockStorage, Method::GET, &["limits"]);
+    cloud.connection().send(&limits, &CallGuard::none()).await.unwrap();
+    assert_eq!(cloud.count("GET /block-storage/v3/limits"), 1);
+}
+
+#[tokio::test]
+async fn a_new_token_that_a_service_rejects_is_no_configuration_error() {
+    let cloud = ScriptedCloud::start(|call| {
+        (call == "GET /compute/v2.1/servers").then(|| ScriptedReply(401, "", String::new()))
+    })
+    .await;
+    let failure = cloud.connection().send(&servers(), &CallGuard::none()).await.unwrap_err();
+    assert!(!failure.may_have_worked && matches!(failure.error, CloudError::Outage { .. }), "{failure:?}");
+    assert_eq!(cloud.count("POST /identity"), 2);
+}
+
+#[tokio::test]
 async fn a_creation_that_a_busy_gateway_rejects_may_have_worked() {
     let cloud = ScriptedCloud::start(|call| {
         (call == "POST /compute/v2.1/servers").then(|| ScriptedReply(503, "retry-after: 7\r\n", String::new()))

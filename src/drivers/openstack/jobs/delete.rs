@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::openstack::api_types::{self, FloatingIp};
-use crate::openstack::calls::{self, Call, Reply};
+use crate::openstack::calls::{self, Call, FloatingIpFilter, Reply};
 use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::errors::failed;
 use crate::openstack::instances::floating_addresses;
@@ -37,7 +37,7 @@ pub struct DeleteServer {
 enum Step {
     Begin,
     FetchingServer,
-    FindingFloatingIps,
+    FindingFloatingIps(FloatingIpFilter),
     DeletingFloatingIp,
     Deleting,
     /// The number of consecutive listings that showed the server in state ERROR.
@@ -60,7 +60,7 @@ impl DeleteServer {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::FetchingServer | Step::FindingFloatingIps | Step::DeletingFloatingIp => {
+            Step::Begin | Step::FetchingServer | Step::FindingFloatingIps(_) | Step::DeletingFloatingIp => {
                 "deleting floating ip"
             }
             Step::Deleting => "delete server",
@@ -78,16 +78,20 @@ impl DeleteServer {
             }
             // Only listings show whether the server is gone, so its deletion is requested nevertheless.
             (Step::FetchingServer, Input::Reply(Err(CloudError::NotFound(_)))) => self.find_floating_ips(),
-            (Step::FindingFloatingIps, Input::Reply(Ok(Reply::Json(answer)))) => {
+            (Step::FindingFloatingIps(filter), Input::Reply(Ok(Reply::Json(answer)))) => {
                 let found: Vec<FloatingIp> = match api_types::list(&answer, "floatingips") {
                     Ok(found) => found,
                     Err(error) => return Next::Failed(failed(error)),
                 };
-                self.floating_ips.extend(found.into_iter().map(|floating| floating.id));
+                if found.iter().any(|floating_ip| floating_ip.floating_ip_address.is_empty()) {
+                    return Next::Failed(failed("a floating address without its address is listed".to_owned()));
+                }
+                let found = found.into_iter().filter(|floating_ip| filter.matches(floating_ip));
+                self.floating_ips.extend(found.map(|floating_ip| floating_ip.id));
                 self.next_call()
             }
             // `NotFound` would mean that the server is deleted, but here only the list is missing.
-            (Step::FindingFloatingIps, Input::Reply(Err(CloudError::NotFound(_)))) => {
+            (Step::FindingFloatingIps(_), Input::Reply(Err(CloudError::NotFound(_)))) => {
                 Next::Failed(failed("the list of floating addresses was not found".to_owned()))
             }
             (Step::DeletingFloatingIp, Input::Reply(Ok(_) | Err(CloudError::NotFound(_)))) => self.next_call(),
@@ -113,9 +117,14 @@ impl DeleteServer {
 
     fn find_floating_ips(&mut self) -> Next<Call> {
         match self.context.port_with_unconfirmed_floating_ip(&self.id.to_string()) {
-            Some(port) => self.call(Step::FindingFloatingIps, calls::floating_ips_of(&port)),
+            Some(port) => self.find_floating_ips_by(FloatingIpFilter::Port(port)),
             None => self.next_call(),
         }
+    }
+
+    fn find_floating_ips_by(&mut self, filter: FloatingIpFilter) -> Next<Call> {
+        let call = calls::floating_ips(&filter);
+        self.call(Step::FindingFloatingIps(filter), call)
     }
 
     fn next_call(&mut self) -> Next<Call> {
@@ -123,7 +132,7 @@ impl DeleteServer {
             return self.call(Step::DeletingFloatingIp, calls::delete_floating_ip(&floating));
         }
         if let Some(address) = self.addresses.pop_front() {
-            return self.call(Step::FindingFloatingIps, calls::floating_ips_at(&address));
+            return self.find_floating_ips_by(FloatingIpFilter::Address(address));
         }
         let call = calls::delete_server(&self.id.to_string());
         self.call(Step::Deleting, call)
@@ -173,6 +182,7 @@ mod tests {
     use crate::openstack::calls::CallKind;
     use crate::openstack::test_settings::context;
     use nodepool_driver::instance::Instance;
+    use serde_json::json;
 
     fn is_delete(next: &Next<Call>) -> bool {
         let Next::Call(Call { kind: CallKind::Send(request, _), .. }) = next else { return false };
@@ -188,7 +198,7 @@ mod tests {
         let mut machine = DeleteServer::new(context(), ExternalId::text("s"));
         let mut next = machine.step(Input::Start);
         if !is_delete(&next) {
-            let server = serde_json::from_value(serde_json::json!({"id": "s", "status": "ACTIVE"})).unwrap();
+            let server = serde_json::from_value(json!({"id": "s", "status": "ACTIVE"})).unwrap();
             next = machine.step(Input::Reply(Ok(Reply::Server(Box::new(server)))));
         }
         assert!(is_delete(&next), "{next:?}");
@@ -206,6 +216,29 @@ mod tests {
             }
         }
         repeats
+    }
+
+    #[test]
+    fn only_the_floating_address_of_the_server_is_deleted() {
+        let listed = |second: serde_json::Value| {
+            let own = json!({"id": "f1", "floating_ip_address": "203.0.113.7", "port_id": "p"});
+            Input::Reply(Ok(Reply::Json(json!({"floatingips": [second, own]}))))
+        };
+        let begun = || {
+            let context = context();
+            context.record_created_floating_ip("s", "203.0.113.7");
+            let mut machine = DeleteServer::new(context, ExternalId::text("s"));
+            assert!(matches!(machine.step(Input::Start), Next::Call(_)));
+            machine
+        };
+        // A cloud that ignores the filter lists the addresses of others as well.
+        let mut machine = begun();
+        let next = machine.step(listed(json!({"id": "f2", "floating_ip_address": "203.0.113.8", "port_id": "q"})));
+        let Next::Call(Call { kind: CallKind::Send(request, _), .. }) = next else { panic!("{next:?}") };
+        assert_eq!(request.path, ["floatingips", "f1"]);
+        assert!(is_delete(&machine.step(Input::Reply(Ok(Reply::Nothing)))));
+        let failed = begun().step(listed(json!({"id": "f3"})));
+        assert!(matches!(failed, Next::Failed(_)), "{failed:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::openstack::api_types::{self, FloatingIp, Port, Server};
-use crate::openstack::calls::{self, Call, Reply};
+use crate::openstack::calls::{self, Call, FloatingIpFilter, Reply};
 use crate::openstack::catalog::catalog::{CloudCatalog, FloatingIpSource};
 use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::config::ServerSpec;
@@ -63,7 +63,7 @@ enum Step {
     ListingPorts(Box<Instance>),
     CreatingFloatingIp(Box<Instance>, Port),
     /// The floating address may exist although the response to its creation was lost.
-    FindingFloatingIp(Box<Instance>, CloudError),
+    FindingFloatingIp(Box<Instance>, FloatingIpFilter, CloudError),
     AwaitingFloatingIp(Box<Instance>, FloatingIp, u32),
     CheckingFloatingIp(Box<Instance>, FloatingIp, u32),
     Finished,
@@ -140,10 +140,14 @@ impl LaunchServer {
                 Input::Reply(
                     Ok(Reply::ResponseLost(error)) | Err(error @ (CloudError::Failed { .. } | CloudError::Deadline)),
                 ),
-            ) => self.call(Step::FindingFloatingIp(instance, error), calls::floating_ips_of(&port.id)),
-            (Step::FindingFloatingIp(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
+            ) => {
+                let filter = FloatingIpFilter::Port(port.id);
+                let call = calls::floating_ips(&filter);
+                self.call(Step::FindingFloatingIp(instance, filter, error), call)
+            }
+            (Step::FindingFloatingIp(instance, filter, error), Input::Reply(Ok(Reply::Json(answer)))) => {
                 let all: Vec<FloatingIp> = api_types::list(&answer, "floatingips").unwrap_or_default();
-                match all.into_iter().next() {
+                match all.into_iter().find(|floating_ip| filter.matches(floating_ip)) {
                     Some(found) => self.await_floating_ip(instance, found, MAX_FLOATING_IP_CHECKS),
                     None => Next::Failed(error),
                 }
@@ -380,6 +384,9 @@ impl LaunchServer {
             Ok(ports) => ports,
             Err(error) => return Next::Failed(failed(error)),
         };
+        // Some clouds ignore the filter and list all ports.
+        let server = instance.external_id.to_string();
+        ports.retain(|port| port.device_id.as_ref().is_none_or(|owner| *owner == server));
         if ports.len() > 1 {
             let Some(destinations) = &self.catalog.networks().floating_ip_destinations else {
                 return self.recheck_after_refresh();
@@ -415,7 +422,7 @@ impl LaunchServer {
         if left == MAX_FLOATING_IP_CHECKS {
             self.context.record_created_floating_ip(&instance.external_id.to_string(), &address);
         }
-        if floating_ip.status.as_deref() == Some("ACTIVE") {
+        if is_usable(&floating_ip) {
             if self.catalog.networks().default_interface.is_none() && instance.interface_ip == instance.private_ipv4 {
                 instance.interface_ip = Some(address.clone());
             }
@@ -458,6 +465,15 @@ fn launched(mut instance: Box<Instance>) -> Next<Call> {
     Next::Done(Outcome::Launched(instance))
 }
 
+/// Whether packets reach the server at the address. Some clouds have states of their own instead of ACTIVE.
+fn is_usable(floating_ip: &FloatingIp) -> bool {
+    match floating_ip.status.as_deref() {
+        Some("ACTIVE") => true,
+        None | Some("DOWN" | "ERROR" | "") => false,
+        Some(_) => floating_ip.port_id.is_some(),
+    }
+}
+
 fn floating_ip_of(answer: &Value) -> Option<FloatingIp> {
     serde_json::from_value(answer.get("floatingip")?.clone()).ok()
 }
@@ -465,7 +481,7 @@ fn floating_ip_of(answer: &Value) -> Option<FloatingIp> {
 /// Whether a fault means that the project's quota is exceeded. Each OpenStack service words this differently.
 fn is_quota(fault: &str) -> bool {
     let fault = fault.to_lowercase();
-    ["quota", "number of ports exceeded"].iter().any(|words| fault.contains(words))
+    ["quota", "number of ports exceeded", "is over a limit for"].iter().any(|words| fault.contains(words))
 }
 
 fn status_failure(detail: String) -> Next<Call> {
@@ -483,6 +499,7 @@ mod tests {
             "VolumeSizeExceedsAvailableQuota: Requested volume exceeds allowed gigabytes quota.",
             "Volume Exceeds Quota",
             "Maximum number of ports exceeded",
+            "Project d2b2 is over a limit for [Resource servers is over limit of 2 due to current usage 2 and delta 1]",
         ];
         assert!(quota.into_iter().all(is_quota));
         let others = ["No valid host was found. There are not enough hosts available.", "Timeout exceeded", ""];

@@ -152,7 +152,11 @@ impl RefreshProvider {
                 }
                 PageResult::Complete(servers) => self.on_servers(servers),
             },
-            (InFlightQuery::Single(query), Reply::Json(answer)) => self.on_single_reply(query, &answer)?,
+            (InFlightQuery::Single(query), Reply::Json(answer)) => {
+                if let Err(error) = self.on_single_reply(query.clone(), &answer) {
+                    return self.on_failure(InFlightQuery::Single(query), error);
+                }
+            }
             (_, reply) => return Err(failed(format!("unexpected reply in a refresh: {reply:?}"))),
         }
         Ok(None)
@@ -203,8 +207,8 @@ impl RefreshProvider {
         match query {
             PendingQuery::ImageNamed(name) => {
                 let images: Vec<api_types::GlanceImage> = api_types::list(answer, "images").map_err(failed)?;
-                // The newest image is the first.
-                let mut active = images.into_iter().filter(|image| image.status == "active");
+                // The newest image is the first. Some clouds ignore the filters and list all images.
+                let mut active = images.into_iter().filter(|image| image.status == "active" && image.name == name);
                 match active.next() {
                     Some(image) => {
                         if active.next().is_some() {
@@ -419,7 +423,7 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudErro
         answer.pointer("/limits/absolute").ok_or_else(|| failed("the response has no `limits.absolute`".to_owned()))?;
     let mut limits = Resources::unlimited();
     for (key, name) in names {
-        if let Some(limit) = absolute.get(*key).and_then(Value::as_f64).filter(|limit| *limit >= 0.0) {
+        if let Some(limit) = absolute.get(*key).and_then(api_types::number).filter(|limit| *limit >= 0.0) {
             limits.set(name, limit);
         }
     }

@@ -111,7 +111,8 @@ impl CleanUnusedResources {
             }
             pagination::PageResult::Complete(entries) => {
                 let floating: Vec<FloatingIp> = typed(entries, "floatingips")?;
-                let unused = floating.into_iter().filter(|floating| floating.port_id.is_none());
+                let unused =
+                    floating.into_iter().filter(|floating| floating.port_id.as_deref().unwrap_or_default().is_empty());
                 let unused = self.select_for_deletion("floatingips", unused.map(|floating| floating.id).collect());
                 self.unused.extend(unused.into_iter().map(Unused::FloatingIp));
             }

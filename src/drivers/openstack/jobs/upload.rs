@@ -27,6 +27,8 @@ const MIN_POLL_INTERVAL: Seconds = Seconds(1.0);
 const MAX_POLL_INTERVAL: Seconds = Seconds(10.0);
 /// Maximum time from the last byte to an active image.
 const STORE_TIMEOUT_S: f64 = 3600.0;
+/// Length of a checksum; some clouds write an empty text instead.
+const MD5_DIGITS: usize = 32;
 /// Maximum time in which all polls fail.
 const POLL_FAILURE_TIMEOUT_S: f64 = 300.0;
 /// Glance's numeric properties.
@@ -213,15 +215,25 @@ impl UploadImage {
         if image.get("status").and_then(Value::as_str) != Some("active") {
             return Err("the image is not active".to_owned());
         }
-        if let Some(size) = image.get("size").and_then(Value::as_u64)
-            && size != self.order.size
-        {
-            return Err(format!("the cloud has {size} bytes of the image, the file has {}", self.order.size));
+        // Some clouds convert images, and report the size and no checksum of what they have made.
+        let is_converted = image.get("disk_format").and_then(Value::as_str).is_some_and(|now| now != self.order.format);
+        let checksum = image.get("checksum").and_then(Value::as_str).filter(|text| text.len() == MD5_DIGITS);
+        if is_converted {
+            return Ok(());
         }
-        match (image.get("checksum").and_then(Value::as_str), &self.order.md5) {
-            (Some(there), Some(here)) if there != here => Err(format!(
-                "the image was corrupted in transit: its md5 is {there} in the cloud and {here} in the file"
-            )),
+        match (checksum, &self.order.md5) {
+            (Some(there), Some(here)) if there != here => {
+                return Err(format!(
+                    "the image was corrupted in transit: its md5 is {there} in the cloud and {here} in the file"
+                ));
+            }
+            (Some(_), Some(_)) => return Ok(()),
+            _ => {}
+        }
+        match image.get("size").and_then(Value::as_u64) {
+            Some(size) if size < self.order.size => {
+                Err(format!("the cloud has {size} bytes of the image, the file has {}", self.order.size))
+            }
             _ => Ok(()),
         }
     }
@@ -283,4 +295,42 @@ pub fn stored_image(image: &Value) -> Option<StoredImage> {
     let texts = texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     let name = image.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     Some(StoredImage { id: ExternalId::text(id_of(image)?), name, meta: texts.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openstack::test_settings::context;
+
+    #[test]
+    fn a_stored_image_is_complete_unless_it_is_shorter_or_other_bytes() {
+        let md5 = "d41d8cd98f00b204e9800998ecf8427e";
+        let order = |md5: Option<&str>| UploadOrder {
+            name: "debian-5".to_owned(),
+            file: "/images/debian.vmdk".into(),
+            size: 100,
+            format: "vmdk".to_owned(),
+            meta: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            md5: md5.map(str::to_owned),
+            sha256: None,
+            may_exist: false,
+            progress: Default::default(),
+        };
+        let is_complete = |image: Value, md5: Option<&str>| {
+            UploadImage::new(context(), Arc::new(order(md5))).is_complete(&image).is_ok()
+        };
+        let active = |size: u64, checksum: Value| json!({"status": "active", "size": size, "checksum": checksum});
+        assert!(is_complete(active(100, json!(md5)), Some(md5)));
+        assert!(!is_complete(active(100, json!(md5.replace('d', "e"))), Some(md5)));
+        assert!(!is_complete(active(99, json!(null)), Some(md5)));
+        assert!(!is_complete(active(99, json!(md5)), None));
+        // Some clouds unpack or convert what they receive.
+        assert!(is_complete(active(31_457_280_000, json!("")), Some(md5)));
+        let mut converted = active(50, json!(md5.replace('d', "e")));
+        assert!(!is_complete(converted.clone(), Some(md5)));
+        converted["disk_format"] = json!("raw");
+        assert!(is_complete(converted, Some(md5)));
+        assert!(!is_complete(json!({"status": "queued", "size": 100}), None));
+    }
 }

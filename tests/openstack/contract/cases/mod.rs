@@ -3,7 +3,7 @@
 mod creation;
 mod identity;
 mod images;
-mod networks;
+pub mod networks;
 mod servers;
 mod volumes;
 
@@ -38,6 +38,7 @@ pub fn all(cloud: &Arc<Cloud>) -> Vec<(&'static str, LocalBoxFuture<'static, ()>
         ("an exceeded quota is 403", creation::quota(on()).boxed_local()),
         ("networks are required of newer microversions", creation::networks(on()).boxed_local()),
         ("networks, subnets, routers and groups are as expected", networks::environment(on()).boxed_local()),
+        ("groups of one project are listed, ambiguous ones refused", networks::security_groups(on()).boxed_local()),
         ("ports are created and deleted with a server", networks::ports(on()).boxed_local()),
         ("a floating IP exists from POST until 404", networks::floating_ip(on()).boxed_local()),
         ("unknown network objects are 404", networks::not_found(on()).boxed_local()),

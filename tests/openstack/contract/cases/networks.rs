@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::UNKNOWN_ID;
-use crate::cloud::Cloud;
+use crate::cloud::{Cloud, PREFIX};
 use crate::contract::shape::{JsonType, check};
 use serde_json::{Value, json};
 use testkit::wait;
@@ -68,6 +68,35 @@ pub async fn environment(cloud: Arc<Cloud>) {
     }
     let groups = cloud.get("network", "/security-groups?name=default").await.expect(200);
     check("a security group", &groups.get("security_groups")[0], &[("id", JsonType::Text), ("name", JsonType::Text)]);
+}
+
+pub async fn security_groups(cloud: Arc<Cloud>) {
+    let listed = cloud.get("network", "/security-groups?name=default").await.expect(200);
+    let project = listed.get("security_groups")[0]["project_id"].as_str().unwrap().to_owned();
+    let filters = format!("/security-groups?project_id={project}&fields=id&fields=name");
+    let groups = cloud.get("network", &filters).await.expect(200);
+    let groups = groups.get("security_groups").as_array().unwrap();
+    assert!(groups.iter().any(|group| group["name"] == "default"), "{groups:?}");
+    groups.iter().for_each(|group| check("a group", group, &[("id", JsonType::Text), ("name", JsonType::Text)]));
+    // The simulated cloud has a knob for duplicates instead of this call.
+    let name = format!("{PREFIX}-twice");
+    for _ in 0..2 {
+        let answer = cloud.post("network", "/security-groups", &json!({"security_group": {"name": name}})).await;
+        if answer.status != 201 {
+            return;
+        }
+        let id = answer.get("security_group")["id"].as_str().unwrap().to_owned();
+        cloud.delete_at_clean_up("network", format!("/security-groups/{id}"));
+    }
+    refuses_ambiguous_group(&cloud, &name).await;
+}
+
+/// A server whose security group has the name of another one is refused, which is why the driver looks for them.
+pub async fn refuses_ambiguous_group(cloud: &Cloud, name: &str) {
+    let mut body = cloud.server_request("ambiguous").await;
+    body["security_groups"] = json!([{"name": name}]);
+    let answer = cloud.post("compute", "/servers", &json!({"server": body})).await.expect(409);
+    assert!(answer.text.contains("use an ID to be more specific"), "{}", answer.text);
 }
 
 pub async fn ports(cloud: Arc<Cloud>) {
