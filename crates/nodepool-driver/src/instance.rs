@@ -1,8 +1,11 @@
 //! Instances of a cloud, and the inventory of all that are visible to a provider.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
@@ -26,6 +29,30 @@ pub struct Instance {
     /// Part of the limits that the instance takes.
     pub resources: Resources,
     pub state: InstanceState,
+    /// How to connect to it, if the cloud decides that at the launch; else the label's login holds.
+    pub login: Option<Arc<InstanceLogin>>,
+}
+
+/// Connection data of a node that only a launch determines, such as the credentials of a pod's namespace.
+#[derive(Clone, PartialEq)]
+pub struct InstanceLogin {
+    pub connection_type: String,
+    /// Written to `connection_port` of the node's record. It contains secrets, so it is not shown.
+    pub connection_port: Value,
+    pub python_path: Option<String>,
+    pub shell_type: Option<String>,
+}
+
+impl fmt::Debug for InstanceLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InstanceLogin").field("connection_type", &self.connection_type).finish_non_exhaustive()
+    }
+}
+
+impl Serialize for InstanceLogin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.connection_type.serialize(serializer)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -54,6 +81,7 @@ impl Instance {
             metadata: BTreeMap::new(),
             resources: Resources::none(),
             state: InstanceState::Running,
+            login: None,
         }
     }
 
@@ -112,5 +140,24 @@ impl Inventory {
             ExternalId::Text(id) => self.by_id.get(id).map(|index| &self.instances[*index]),
             ExternalId::Object(_) => self.instances.iter().find(|instance| instance.external_id == *id),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn credentials_of_a_login_are_not_shown() {
+        let login = InstanceLogin {
+            connection_type: "kubectl".to_owned(),
+            connection_port: json!({"token": "hunter2"}),
+            python_path: None,
+            shell_type: None,
+        };
+        let instance = Instance { login: Some(Arc::new(login)), ..Instance::new(ExternalId::text("i")) };
+        let shown = format!("{instance:?} {}", serde_json::to_string(&instance).unwrap());
+        assert!(shown.contains("kubectl") && !shown.contains("hunter2"), "{shown}");
     }
 }

@@ -105,6 +105,12 @@ pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, inputs: &
         record.region = instance.region.clone();
         record.az = instance.zone.clone();
         record.host_id = instance.host_id.clone();
+        if let Some(login) = &instance.login {
+            record.connection_type = Some(login.connection_type.clone());
+            record.connection_port = login.connection_port.clone().into();
+            record.python_path = login.python_path.clone();
+            record.shell_type = login.shell_type.clone();
+        }
         if !instance.resources.is_empty() {
             record.resources = Some(resources(&instance.resources));
         }
