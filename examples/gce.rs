@@ -92,7 +92,7 @@ impl Gce {
                 let label = LaunchLabel {
                     console_log: false,
                     need: Some(Resources::none().with("instances", 1.0)),
-                    image: LabelImage::Cloud(image),
+                    image: Some(LabelImage::Cloud(image)),
                     login: login.clone(),
                     host_key_checking,
                     unavailable: None,

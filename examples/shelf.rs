@@ -75,7 +75,7 @@ impl ExtraDrivers for ShelfDriver {
         let Some(address) = address.filter(|_| diagnostics.items.is_empty()) else { return Err(diagnostics.items) };
         let label = LaunchLabel {
             need: Some(need()),
-            image: LabelImage::Cloud("debian-12".to_owned()),
+            image: Some(LabelImage::Cloud("debian-12".to_owned())),
             login: Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() },
             host_key_checking: false,
             console_log: false,

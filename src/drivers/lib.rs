@@ -3,6 +3,8 @@
 pub mod common;
 pub mod example;
 pub mod fake;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod openstack;
 pub mod static_nodes;
 
@@ -13,7 +15,14 @@ use nodepool_model::config::ProviderConfig;
 use python_yaml::diagnostics::Diagnostic;
 
 /// The drivers of this version.
-pub const BUILT_IN_DRIVERS: &[&str] = &["static", "fake", "openstack", "example"];
+pub const BUILT_IN_DRIVERS: &[&str] = &[
+    "static",
+    "fake",
+    "openstack",
+    "example",
+    #[cfg(feature = "kubernetes")]
+    "kubernetes",
+];
 
 /// Visitor that `open` calls with the driver, because only `open` knows its type.
 pub trait OpenDriver {
@@ -28,6 +37,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "fake" => Ok(visitor.with(fake::open(section)?)),
         "openstack" => Ok(visitor.with(openstack::open(section)?)),
         "example" => Ok(visitor.with(example::open(section)?)),
+        #[cfg(feature = "kubernetes")]
+        "kubernetes" => Ok(visitor.with(kubernetes::open(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
             let help = format!(
@@ -44,6 +55,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
 pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
     match section.driver.as_str() {
         "openstack" => openstack::files(),
+        #[cfg(feature = "kubernetes")]
+        "kubernetes" => kubernetes::files(),
         _ => Vec::new(),
     }
 }
@@ -56,6 +69,8 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "fake" => fake::diagnostics(section),
         "openstack" => openstack::diagnostics(section),
         "example" => example::diagnostics(section),
+        #[cfg(feature = "kubernetes")]
+        "kubernetes" => kubernetes::diagnostics(section),
         _ => Vec::new(),
     }
 }

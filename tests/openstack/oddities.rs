@@ -1,7 +1,7 @@
 //! Odd answers of clouds: our driver makes of each what openstacksdk makes of it, or something better.
 //!
-//! Every case runs both on a simulated cloud with the same knobs. Where both work, they must have called the services at
-//! the same addresses. openstacksdk runs in the Python environment of the reference, which `tests/run` provides.
+//! Every case runs both on a simulated cloud with the same knobs. Where both work, they must have called the services
+//! at the same addresses. openstacksdk runs in the Python environment of the reference, which `tests/run` provides.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const PROJECT_ID: &str = "a1b0000000004000800000000000000a";
 
 struct Case {
     name: &'static str,
-    flags: &'static [&'static str],
+    flags: Vec<String>,
     /// Changes of the cloud's entry in clouds.yaml; null removes a key, and `@` is the cloud's address.
     entry: Value,
     /// Further settings of the provider's pool.
@@ -41,8 +41,8 @@ enum Outcomes {
 }
 
 impl Case {
-    fn works(name: &'static str, flags: &'static [&'static str]) -> Self {
-        let pool = "networks: [private]";
+    fn works(name: &'static str, flags: &[&str]) -> Self {
+        let (pool, flags) = ("networks: [private]", flags.iter().map(|flag| (*flag).to_owned()).collect());
         Self { name, flags, entry: json!({}), pool, group: None, outcome: Outcomes::BothWork }
     }
 
@@ -100,7 +100,8 @@ async fn called_addresses(cloud: &TestCloud) -> BTreeSet<String> {
 }
 
 async fn start(case: &Case) -> TestCloud {
-    let cloud = TestCloud::simulated(case.flags).await;
+    let flags: Vec<&str> = case.flags.iter().map(String::as_str).collect();
+    let cloud = TestCloud::simulated(&flags).await;
     let base = cloud.simulation().base().to_owned();
     let text = case.entry.to_string().replace('@', &base);
     let entry: Value = serde_json::from_str(&text).expect("an address needs no quoting");
@@ -146,38 +147,35 @@ fn check(cases: impl FnOnce() -> Vec<Case>) {
     });
 }
 
-/// The links of this kind in all documents but Keystone's and Glance's.
-macro_rules! links {
-    ($kind:literal) => {
-        &["--document-links", concat!("compute=", $kind, ",network=", $kind, ",volume=", $kind)]
-    };
+/// A cloud whose version documents have links of this kind.
+fn links(name: &'static str, kind: &str) -> Case {
+    let links = ["compute", "network", "volume"].map(|service| format!("{service}={kind}")).join(",");
+    Case::works(name, &["--document-links", &links])
 }
 
-/// The links of this kind in the documents of Glance, whose address in the catalogue has no version.
-macro_rules! image_links {
-    ($kind:literal) => {
-        &["--document-links", concat!("image=", $kind)]
-    };
+/// The same for Glance, whose address in the catalogue has no version.
+fn image_links(name: &'static str, kind: &str) -> Case {
+    Case::works(name, &["--document-links", &format!("image={kind}")])
 }
 
 #[test]
 fn links_of_version_documents_name_only_the_version() {
     check(|| {
         vec![
-            Case::works("another host", links!("other-host")),
-            Case::works("another scheme", links!("other-scheme")),
-            Case::works("a path without prefix", links!("no-prefix")),
-            Case::works("a path", links!("path")),
-            Case::works("a relative path", links!("relative")),
-            Case::works("an empty link", links!("empty")),
-            Case::works("no link", links!("missing")),
-            Case::works("another host of Glance", image_links!("other-host")),
-            Case::works("another scheme of Glance", image_links!("other-scheme")),
-            Case::works("a path of Glance without prefix", image_links!("no-prefix")).only_ours("404"),
-            Case::works("a path of Glance", image_links!("path")),
-            Case::works("a relative path of Glance", image_links!("relative")),
-            Case::works("an empty link of Glance", image_links!("empty")).only_ours("404"),
-            Case::works("no link of Glance", image_links!("missing")).only_ours("any supported versions"),
+            links("another host", "other-host"),
+            links("another scheme", "other-scheme"),
+            links("a path without prefix", "no-prefix"),
+            links("a path", "path"),
+            links("a relative path", "relative"),
+            links("an empty link", "empty"),
+            links("no link", "missing"),
+            image_links("another host of Glance", "other-host"),
+            image_links("another scheme of Glance", "other-scheme"),
+            image_links("a path of Glance without prefix", "no-prefix").only_ours("404"),
+            image_links("a path of Glance", "path"),
+            image_links("a relative path of Glance", "relative"),
+            image_links("an empty link of Glance", "empty").only_ours("404"),
+            image_links("no link of Glance", "missing").only_ours("any supported versions"),
         ]
     });
 }
@@ -228,7 +226,9 @@ fn redirects_of_keystone_and_other_services_are_followed() {
 
 #[test]
 fn keystone_of_version_2_works_without_domains() {
-    let login = json!({"auth_url": "@/identity/v2.0", "username": "nodepool", "password": "secret", "project_name": "nodepool"});
+    let login = json!({
+        "auth_url": "@/identity/v2.0", "username": "nodepool", "password": "secret", "project_name": "nodepool",
+    });
     let with = |key: &str, value: &str| {
         let mut login = login.clone();
         login[key] = json!(value);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::call_guard::CallGuard;
 use super::error::CloudError;
 use super::facts::ProviderFacts;
+use super::instance::Inventory;
 use super::job::{Job, Notification};
 use super::state_machine::{Lane, RateLimits, StateMachine};
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
@@ -33,6 +34,24 @@ pub trait Driver: Send + 'static {
 
     /// Returns the state machine of a job. Pure: it performs no I/O.
     fn begin(&self, job: &Job) -> Self::Machine;
+
+    /// Whether the cloud reports changes of its instances by itself.
+    const WATCHES: bool = false;
+
+    /// The machine that opens the watch. It ends with `Outcome::Listed`, whose inventory the watch continues.
+    fn begin_watch(&self) -> Option<Self::Machine> {
+        None
+    }
+
+    /// Waits for a change that the open watch reports; the result is the inventory after it. After an error the watch
+    /// is closed, and `begin_watch` opens it again.
+    ///
+    /// While a watch is open, machines observe its inventories instead of those of listings. Such an inventory may be
+    /// older than a change that the machine has just made, so a machine does not conclude from it that an instance does
+    /// not exist.
+    fn next_inventory(&self) -> impl Future<Output = Result<Arc<Inventory>, CloudError>> {
+        std::future::pending()
+    }
 
     /// Statsd server for the samples of this cloud. If it is `None`, they are sent to the server of the process, if one
     /// is configured. Called once.

@@ -65,7 +65,8 @@ pub struct LaunchConfig {
 pub struct LaunchLabel {
     /// Resources of one node; `None` until the cloud has reported them.
     pub need: Option<Resources>,
-    pub image: LabelImage,
+    /// `None` if the driver knows no images.
+    pub image: Option<LabelImage>,
     pub login: Login,
     pub host_key_checking: bool,
     /// Whether the instance's console is logged after a failed host key scan.

@@ -29,7 +29,7 @@ pub struct Instance {
     /// Part of the limits that the instance takes.
     pub resources: Resources,
     pub state: InstanceState,
-    /// How to connect to it, if the cloud decides that at the launch; else the label's login holds.
+    /// Connection data, if the cloud decides them at the launch; else the label's login holds.
     pub login: Option<Arc<InstanceLogin>>,
 }
 

@@ -26,7 +26,7 @@ pub const LAUNCHER: &str = "launcher-lab-main";
 pub fn launch_config(labels: &[&str]) -> LaunchConfig {
     let label = LaunchLabel {
         need: Some(Resources::none().with("instances", 1.0)),
-        image: LabelImage::Cloud("image".to_owned()),
+        image: Some(LabelImage::Cloud("image".to_owned())),
         login: Login::default(),
         host_key_checking: false,
         console_log: false,

@@ -74,6 +74,8 @@ pub struct TaskManager<D: Driver> {
     refresh_timer: Option<(Seconds, SpawnHandle)>,
     /// Timer of the next change of the cloud's health, with its time.
     health_timer: Option<(Seconds, SpawnHandle)>,
+    /// Fires when the watch is to be opened again.
+    watch_timer: Option<SpawnHandle>,
     lifecycle: Lifecycle,
     /// Fires when a drained provider has to check for remaining handles.
     drain_timer: Option<SpawnHandle>,
@@ -133,6 +135,7 @@ impl<D: Driver> TaskManager<D> {
             timer: None,
             refresh_timer: None,
             health_timer: None,
+            watch_timer: None,
             lifecycle: Lifecycle::Serving,
             drain_timer: None,
             registration_and_guard: None,
@@ -146,6 +149,7 @@ impl<D: Driver> TaskManager<D> {
             self.refresh_when_due(ctx);
         }
         self.advance_health_when_due(ctx);
+        self.watch_when_due(ctx);
         if self.tasks.take_due_listing() {
             ctx.run_later(self.listing_delay, |act, ctx| {
                 act.tasks.list();
@@ -222,6 +226,36 @@ impl<D: Driver> TaskManager<D> {
                 act.schedule(ctx);
             });
             (due, timer)
+        });
+    }
+
+    /// Opens the driver's watch when it is due, and follows it once it is open.
+    fn watch_when_due(&mut self, ctx: &mut Context<Self>) {
+        if self.tasks.take_opened_watch() {
+            self.follow_watch(ctx);
+        }
+        let is_wanted = self.lifecycle == Lifecycle::Serving && self.deps.refresh_mode == RefreshMode::Periodic;
+        let Some(due) = self.tasks.watch_due().filter(|_| is_wanted) else { return };
+        if due <= self.tasks.now() {
+            self.tasks.start_watch();
+        } else if self.watch_timer.is_none() {
+            self.watch_timer = Some(ctx.run_later(self.duration_until(due), |act, ctx| {
+                act.watch_timer = None;
+                act.schedule(ctx);
+            }));
+        }
+    }
+
+    fn follow_watch(&mut self, ctx: &mut Context<Self>) {
+        let driver = self.driver.clone();
+        let next = async move { driver.next_inventory().await };
+        self.actor_tasks.spawn(ctx, next, |result, act, ctx| {
+            let goes_on = result.is_ok();
+            act.tasks.watched(result);
+            if goes_on {
+                act.follow_watch(ctx);
+            }
+            act.schedule(ctx);
         });
     }
 

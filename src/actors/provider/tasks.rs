@@ -2,15 +2,17 @@
 
 mod cloud_health;
 mod outcomes;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::watch as watch_channel;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use self::watch::Watch;
 use super::jobs::{Abandon, JobResponder};
 use super::tasks_view::{CallView, JobView, MAX_SHOWN, TasksView, failed_hosts};
 use crate::actors::runtime::clock;
@@ -32,7 +34,7 @@ pub struct Tasks<D: Driver> {
     driver: Rc<D>,
     /// Origin of the time of queue and refresh schedule.
     started_at: Instant,
-    facts: watch::Sender<Arc<ProviderFacts>>,
+    facts: watch_channel::Sender<Arc<ProviderFacts>>,
     queue: TaskQueue,
     calls: BTreeMap<CallId, Call<D::Call>>,
     tasks: BTreeMap<TaskId, RunningTask<D::Machine>>,
@@ -47,6 +49,7 @@ pub struct Tasks<D: Driver> {
     listing_error: Option<String>,
     /// `None` if nothing here launches nodes: then a failed call concerns its own job alone.
     health: Option<ProviderHealth>,
+    watch: Watch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +75,8 @@ struct Task {
     cancellation: Cancellation,
     /// There was an outage of the cloud during the job.
     met_outage: bool,
+    /// Number of the last inventory of a watch that its machine has seen.
+    observed: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,6 +95,8 @@ enum Owner {
     Internal,
     /// The listing that shows whether the cloud responds.
     Probe,
+    /// The opening of the driver's watch.
+    Watch,
 }
 
 /// Stage of a job: what it waits for.
@@ -119,7 +126,7 @@ impl<D: Driver> Tasks<D> {
         driver: Rc<D>,
         queue: TaskQueue,
         refresh_schedule: RefreshSchedule,
-        facts: watch::Sender<Arc<ProviderFacts>>,
+        facts: watch_channel::Sender<Arc<ProviderFacts>>,
         health: Option<ProviderHealth>,
     ) -> Self {
         Self {
@@ -138,6 +145,7 @@ impl<D: Driver> Tasks<D> {
             refresh_error: None,
             listing_error: None,
             health,
+            watch: Watch::default(),
         }
     }
 
@@ -168,7 +176,7 @@ impl<D: Driver> Tasks<D> {
         }
         let cancelled = self.tasks.iter().find(|(_, running)| match &running.task.owner {
             Owner::Submitter(responder) => responder.belongs_to(abandon),
-            Owner::PartOf(_) | Owner::Internal | Owner::Probe => false,
+            Owner::PartOf(_) | Owner::Internal | Owner::Probe | Owner::Watch => false,
         });
         if let Some(id) = cancelled.map(|(id, _)| *id) {
             self.cancel_with_parts(id);
@@ -239,7 +247,7 @@ impl<D: Driver> Tasks<D> {
     pub fn log_context(&self, id: CallId) -> Option<&LogContext> {
         match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
             Owner::Submitter(responder) => Some(responder.log_context()),
-            Owner::PartOf(_) | Owner::Internal | Owner::Probe => None,
+            Owner::PartOf(_) | Owner::Internal | Owner::Probe | Owner::Watch => None,
         }
     }
 
@@ -285,7 +293,8 @@ impl<D: Driver> Tasks<D> {
         let parts = self.driver.subjobs(&job);
         let machine = parts.is_empty().then(|| self.driver.begin(&job));
         let met_outage = self.is_down();
-        let task = Task { job, owner, began: Instant::now(), cancellation: Cancellation::NotRequested, met_outage };
+        let cancellation = Cancellation::NotRequested;
+        let task = Task { job, owner, began: Instant::now(), cancellation, met_outage, observed: 0 };
         match machine {
             Some(machine) => self.advance(id, task, machine, Input::Start),
             None => {
@@ -319,7 +328,11 @@ impl<D: Driver> Tasks<D> {
             Next::Done(outcome) => return self.finish(id, task, Ok(outcome), machine.external_id()),
             Next::Failed(error) => return self.finish(id, task, Err(error), machine.external_id()),
             Next::Observe => {
-                if self.listing == ListingState::NotNeeded {
+                if let Some((number, inventory)) = self.unseen_inventory(&task) {
+                    task.observed = number;
+                    return self.advance(id, task, machine, Input::Observed(&inventory));
+                }
+                if self.listing == ListingState::NotNeeded && self.needs_listings() {
                     self.listing = ListingState::Due;
                 }
                 Stage::Observing(machine, self.number())
@@ -331,7 +344,9 @@ impl<D: Driver> Tasks<D> {
                 let call_id = CallId(self.number());
                 match task.owner {
                     Owner::Probe => self.queue.push_probe(call_id, call.lane()),
-                    Owner::Submitter(_) | Owner::PartOf(_) | Owner::Internal => self.queue.push(call_id, call.lane()),
+                    Owner::Submitter(_) | Owner::PartOf(_) | Owner::Internal | Owner::Watch => {
+                        self.queue.push(call_id, call.lane())
+                    }
                 }
                 self.calls.insert(call_id, Call { task: id, call, started: None });
                 Stage::Calling(machine, call_id)
@@ -355,6 +370,9 @@ impl<D: Driver> Tasks<D> {
         }
         let result = self.apply_outcome(&task.job, result);
         self.record_job(&task, result.as_ref(), external_id);
+        if matches!(task.owner, Owner::Watch) {
+            return self.on_watch_opened(&result);
+        }
         let inventory_seen = match &result {
             Ok(Outcome::Refreshed(_, inventory) | Outcome::Listed(inventory)) => Some(inventory.clone()),
             _ => None,
@@ -363,7 +381,7 @@ impl<D: Driver> Tasks<D> {
             (Owner::Submitter(responder), _) => responder.finish(result),
             (Owner::PartOf(parent), _) => self.part_ended(parent),
             (Owner::Internal, Job::Refresh) => self.on_refresh_ended(&result),
-            (Owner::Probe, _) => self.record_listing(result.as_ref().err()),
+            (Owner::Probe | Owner::Watch, _) => self.record_listing(result.as_ref().err()),
             (Owner::Internal, _) => {
                 self.record_listing(result.as_ref().err());
                 // Observing machines that this listing does not wake wait for the next one.
@@ -402,7 +420,7 @@ impl<D: Driver> Tasks<D> {
         match task.owner {
             Owner::Submitter(responder) => respond_abandoned(responder),
             Owner::PartOf(parent) => self.part_ended(parent),
-            Owner::Internal | Owner::Probe => unreachable!("an internal listing cannot be cancelled"),
+            Owner::Internal | Owner::Probe | Owner::Watch => unreachable!("an internal listing cannot be cancelled"),
         }
     }
 
@@ -439,7 +457,8 @@ impl<D: Driver> Tasks<D> {
         let waiting: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_woken(running)).map(|(id, _)| *id).collect();
         for id in waiting {
-            if let Some(RunningTask { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
+            if let Some(RunningTask { mut task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
+                task.observed = task.observed.max(listing.0);
                 self.advance(id, task, machine, Input::Observed(inventory));
             }
         }
@@ -495,7 +514,7 @@ impl<D: Driver> Tasks<D> {
 
 /// Errors of an outage are those of jobs that met one. The others concern their job alone.
 fn error_of(task: &Task, error: CloudError) -> CloudError {
-    let is_shared = matches!(task.owner, Owner::Internal | Owner::Probe);
+    let is_shared = matches!(task.owner, Owner::Internal | Owner::Probe | Owner::Watch);
     if task.met_outage || is_shared { error.during_outage() } else { error.without_outage() }
 }
 

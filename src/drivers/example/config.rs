@@ -81,7 +81,7 @@ fn read_pool(
         vms.insert((pool.name.clone(), name.clone()), vm);
         let label = LaunchLabel {
             need: Some(Resources::none().with("instances", 1.0)),
-            image: LabelImage::Cloud(image),
+            image: Some(LabelImage::Cloud(image)),
             login: login.clone(),
             host_key_checking,
             console_log: false,

@@ -105,7 +105,7 @@ fn each_attempt_boots_from_the_newest_upload() {
     let mut launching = LaunchConfig::clone(facts.launch_config.as_ref().unwrap());
     launching.attempts = 4;
     let label = launching.labels.values_mut().next().unwrap().get_mut(&LabelName::from("a")).unwrap();
-    label.image = LabelImage::Disk("debian".into());
+    label.image = Some(LabelImage::Disk("debian".into()));
     facts.launch_config = Some(Arc::new(launching));
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let key = |number: &str| UploadKey {

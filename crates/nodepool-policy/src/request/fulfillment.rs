@@ -340,8 +340,9 @@ impl Fulfillment {
             let id = entry.node.clone()?;
             let label = rules?.labels.get(&pool.pool)?.get(&entry.label)?;
             let image_id = match &label.image {
-                LabelImage::Cloud(name) => Some(name.clone()),
-                LabelImage::Disk(name) => {
+                None => None,
+                Some(LabelImage::Cloud(name)) => Some(name.clone()),
+                Some(LabelImage::Disk(name)) => {
                     entry.image = Some(UploadRef::newest(&pool.provider, name, inputs));
                     entry.image.as_ref().and_then(UploadRef::image_id).cloned()
                 }

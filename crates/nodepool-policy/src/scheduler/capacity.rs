@@ -19,7 +19,7 @@ pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inpu
     }
     let unavailable = |name: &LabelName| {
         let label = facts.launch_label(&ctx.id.pool, name)?;
-        label.unavailable.clone().or_else(|| lacks_upload(&label.image, &ctx.id.provider, inputs))
+        label.unavailable.clone().or_else(|| lacks_upload(label.image.as_ref(), &ctx.id.provider, inputs))
     };
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
     for label in request.distinct_labels() {
@@ -48,8 +48,12 @@ pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inpu
 }
 
 /// Unavailability of a label whose image from the builder has not been uploaded to this provider.
-pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, inputs: &Inputs<'_>) -> Option<Unavailable> {
-    let LabelImage::Disk(name) = image else { return None };
+pub(crate) fn lacks_upload(
+    image: Option<&LabelImage>,
+    provider: &ProviderName,
+    inputs: &Inputs<'_>,
+) -> Option<Unavailable> {
+    let Some(LabelImage::Disk(name)) = image else { return None };
     let upload = inputs.snapshot.images.newest_upload(provider, name);
     upload.is_none().then(|| Unavailable::Temporary(format!("image {name} has not been uploaded to this provider")))
 }

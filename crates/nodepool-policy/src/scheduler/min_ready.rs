@@ -184,7 +184,7 @@ fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, inputs: &Input
         facts.is_some_and(|facts| {
             pools.any(|(pool, _)| {
                 facts.launch_label(pool, label).is_some_and(|label| {
-                    label.unavailable.is_none() && lacks_upload(&label.image, &provider.name, inputs).is_none()
+                    label.unavailable.is_none() && lacks_upload(label.image.as_ref(), &provider.name, inputs).is_none()
                 })
             })
         })

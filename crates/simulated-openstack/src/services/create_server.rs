@@ -166,8 +166,9 @@ impl Cloud {
                 [known] => wanted.push(known.name.to_owned()),
                 [] => return Err(bad_request(format!("Unable to find security_group with name or id '{name}'"))),
                 _ => {
-                    let message =
-                        format!("Multiple security_group matches found for name '{name}', use an ID to be more specific.");
+                    let message = format!(
+                        "Multiple security_group matches found for name '{name}', use an ID to be more specific."
+                    );
                     return Err(Response::error(Service::Compute, 409, &message));
                 }
             }

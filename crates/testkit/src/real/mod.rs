@@ -7,6 +7,7 @@ pub mod nodepool11;
 pub mod nodepool_process;
 pub mod ports;
 pub mod python;
+pub mod simulated_kubernetes;
 pub mod simulated_openstack;
 pub mod sshd;
 pub mod tls;

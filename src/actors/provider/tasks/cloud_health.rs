@@ -41,7 +41,7 @@ impl<D: Driver> Tasks<D> {
     /// Handles a failed call. While it is unknown whether the whole cloud is concerned, its job waits.
     pub(super) fn call_failed(&mut self, id: TaskId, mut task: Task, machine: D::Machine, error: CloudError) {
         let now = self.now();
-        let is_shared = matches!(task.owner, Owner::Internal | Owner::Probe);
+        let is_shared = matches!(task.owner, Owner::Internal | Owner::Probe | Owner::Watch);
         let error = match &mut self.health {
             Some(health) if error.suggests_outage() => {
                 if !matches!(task.owner, Owner::Probe) {

@@ -1,5 +1,5 @@
-//! Addresses for logins at Keystone. The version document at `auth_url` tells the versions, as for keystoneauth; without
-//! one, the version in `auth_url` counts.
+//! Addresses for logins at Keystone. The version document at `auth_url` tells the versions, as for keystoneauth;
+//! without one, the version in `auth_url` counts.
 
 use reqwest::Url;
 

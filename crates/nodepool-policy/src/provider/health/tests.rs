@@ -89,7 +89,7 @@ impl Launches {
     fn new() -> Self {
         let label = |need: Resources| LaunchLabel {
             need: Some(need),
-            image: LabelImage::Cloud("i".to_owned()),
+            image: Some(LabelImage::Cloud("i".to_owned())),
             login: Login::default(),
             host_key_checking: false,
             console_log: false,

@@ -1,0 +1,5 @@
+//! Fault injection: the faults, and the knobs that control them.
+
+pub mod fault;
+pub mod knobs;
+pub mod latency;

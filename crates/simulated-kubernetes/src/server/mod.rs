@@ -1,0 +1,9 @@
+//! The HTTP side: receives calls and sends responses and watches.
+
+pub mod call;
+pub mod http;
+pub mod kubeconfig;
+pub mod port;
+pub mod response;
+pub mod tls;
+pub mod watch_stream;

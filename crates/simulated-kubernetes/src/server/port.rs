@@ -1,0 +1,110 @@
+//! The port of the API. It listens, except while the knob `refuse_connections` is set.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use anyhow::Context;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use crate::server::http::{Access, Server};
+
+/// Maximum number of connections that wait to be accepted.
+const BACKLOG: u32 = 4096;
+
+pub struct ApiPort {
+    /// A bound socket that never listens. It keeps the port while no listener exists: the system could give a free port
+    /// to an outgoing connection.
+    _reservation: TcpSocket,
+    address: SocketAddr,
+    acceptor: Option<TlsAcceptor>,
+}
+
+impl ApiPort {
+    /// Reserves this port, or any free one for 0. An acceptor makes it serve TLS.
+    pub fn reserve(port: u16, acceptor: Option<TlsAcceptor>) -> anyhow::Result<Self> {
+        let reservation = bound((Ipv4Addr::LOCALHOST, port).into());
+        let reservation = reservation.with_context(|| format!("cannot listen on port {port}"))?;
+        let address = reservation.local_addr()?;
+        Ok(Self { _reservation: reservation, address, acceptor })
+    }
+
+    /// The URL of the API server.
+    pub fn base(&self) -> String {
+        let scheme = if self.acceptor.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    pub fn listen(&self) -> anyhow::Result<TcpListener> {
+        let listener = bound(self.address).and_then(|socket| socket.listen(BACKLOG));
+        listener.with_context(|| format!("cannot listen on {}", self.address))
+    }
+
+    /// Serves until listening fails. While connections are refused, the listener and all connections are closed.
+    pub async fn serve(self, mut listener: TcpListener, server: Rc<Server>) -> anyhow::Result<()> {
+        let mut refusing = server.refusing.subscribe();
+        loop {
+            tokio::select! {
+                () = accept(&listener, self.acceptor.clone(), &server, Access::Api) => {}
+                changed = refusing.wait_for(|refusing| *refusing) => drop(changed?),
+            }
+            drop(listener);
+            refusing.wait_for(|refusing| !refusing).await?;
+            listener = self.listen()?;
+        }
+    }
+}
+
+/// Serves connections of this listener until the future is dropped. The connections end themselves.
+pub async fn accept(listener: &TcpListener, acceptor: Option<TlsAcceptor>, server: &Rc<Server>, access: Access) {
+    loop {
+        // A connection that closed before it was accepted does not end the server.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let (acceptor, server) = (acceptor.clone(), server.clone());
+        // The task ends with its connection, so the clients bound the number of tasks.
+        tokio::task::spawn_local(async move {
+            match acceptor {
+                None => serve_connection(stream, server, access).await,
+                Some(acceptor) => {
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        serve_connection(stream, server, access).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, server: Rc<Server>, access: Access) {
+    let mut refusing = server.refusing.subscribe();
+    let service = service_fn(|request| server.clone().answer(request, access));
+    let connection = http1::Builder::new().title_case_headers(true).serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // An error is a connection that the client or a fault has closed.
+        _ = connection => {}
+        () = refused(&mut refusing), if access == Access::Api => {}
+    }
+}
+
+async fn refused(refusing: &mut watch::Receiver<bool>) {
+    // The sender lives as long as the server.
+    let _ = refusing.wait_for(|refusing| *refusing).await;
+}
+
+/// A socket with this address. `SO_REUSEADDR` admits it beside the reservation and beside closed connections.
+fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}

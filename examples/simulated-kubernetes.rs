@@ -1,0 +1,10 @@
+//! The simulated Kubernetes as an example, because `cargo test` builds the examples of this package and the tests start
+//! it.
+
+use clap::Parser;
+use simulated_kubernetes::Options;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    simulated_kubernetes::run(Options::parse()).await
+}

@@ -1,0 +1,362 @@
+//! The section of a kubernetes provider: its labels as bodies of pods, with what one node of each needs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::names::{is_dns_label, is_label_key, is_label_value};
+use super::objects::Access;
+use super::quantity;
+use nodepool_driver::facts::{LaunchConfig, LaunchLabel, Login, Unavailable};
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::config::unused_resources::UnusedResourcePolicy;
+use nodepool_model::config::{PoolConfig, ProviderConfig};
+use nodepool_model::records::ids::{LabelName, PoolName};
+use nodepool_model::records::resources::Resources;
+use nodepool_model::records::time::Seconds;
+use python_yaml::tree::{YamlKey, YamlNode, YamlValue};
+
+/// Time for one attempt. Nodepool 11 waits 30 s for the token of the account and 300 s for a running pod.
+const LAUNCH_TIMEOUT: Seconds = Seconds(330.0);
+const DEFAULT_ATTEMPTS: i64 = 3;
+/// The node id after the name of the pool in the name of a namespace.
+const NODE_ID_LENGTH: usize = 11;
+const MIB: f64 = 1_048_576.0;
+const MB: f64 = 1e6;
+/// A pod's command waits for SIGTERM in vain, because it is process 1, so a deletion would take 30 seconds.
+const GRACE_PERIOD_S: u32 = 2;
+
+/// A parsed section.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The context of the kubeconfig; `None` is its current one.
+    pub context: Option<String>,
+    attempts: u32,
+    pub pools: BTreeMap<PoolName, BTreeMap<LabelName, Arc<PodLabel>>>,
+}
+
+/// One label of one pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodLabel {
+    pub name: LabelName,
+    /// The pod's specification; `None` for a label of whole namespaces.
+    pub pod_spec: Option<Value>,
+    pub labels: BTreeMap<String, String>,
+    /// Labels with fields of the request in braces.
+    pub dynamic_labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub python_path: Option<String>,
+    pub shell_type: Option<String>,
+    pub need: Resources,
+    /// Why no node of this label can be launched.
+    problem: Option<String>,
+}
+
+impl PodLabel {
+    pub fn access(&self) -> Access {
+        if self.pod_spec.is_some() { Access::Pod } else { Access::Whole }
+    }
+}
+
+impl Settings {
+    pub fn has_pods(&self) -> bool {
+        self.pools.values().flat_map(BTreeMap::values).any(|label| label.pod_spec.is_some())
+    }
+
+    pub fn launch_config(&self) -> LaunchConfig {
+        let label = |label: &Arc<PodLabel>| LaunchLabel {
+            need: Some(label.need.clone()),
+            image: None,
+            // The connection is known only after the launch.
+            login: Login { connection_port: 22, ..Login::default() },
+            host_key_checking: false,
+            console_log: false,
+            unavailable: label.problem.clone().map(Unavailable::Permanent),
+        };
+        let pools = self.pools.iter().map(|(pool, labels)| {
+            (pool.clone(), labels.iter().map(|(name, of_pool)| (name.clone(), label(of_pool))).collect())
+        });
+        LaunchConfig {
+            attempts: self.attempts,
+            timeout: LAUNCH_TIMEOUT,
+            boot_timeout: LAUNCH_TIMEOUT,
+            zones: Vec::new(),
+            unused_resources: UnusedResourcePolicy::default(),
+            labels: pools.collect(),
+        }
+    }
+}
+
+pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
+    let node = &provider.section;
+    let attempts = diagnostics.or_default(node.integer("launch-retries")).unwrap_or(DEFAULT_ATTEMPTS).clamp(1, 1000);
+    let pools = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, diagnostics)));
+    let pools = pools.collect();
+    Settings { context: diagnostics.or_default(node.text("context")), attempts: attempts as u32, pools }
+}
+
+fn labels(pool: &PoolConfig, diagnostics: &mut Diagnostics) -> BTreeMap<LabelName, Arc<PodLabel>> {
+    let section = &pool.section;
+    let mut pool_problem = None;
+    if !is_dns_label(pool.name.as_str()) || pool.name.as_str().len() + NODE_ID_LENGTH > 63 {
+        let at = section.get("name").map_or(section.at, |name| name.at);
+        let problem = format!("pool {} cannot be part of a namespace's name", pool.name);
+        let help = "use at most 52 lower-case letters, digits and hyphens; all its labels are out of service";
+        diagnostics.warning(at, problem.clone(), help);
+        pool_problem = Some(problem);
+    }
+    let defaults = PoolDefaults::read(section, diagnostics);
+    let mut labels = BTreeMap::new();
+    for node in diagnostics.mappings(section, "labels", "a label") {
+        let Some(name) = diagnostics.required(node, "name", "a label").map(LabelName::from) else { continue };
+        let mut reader = LabelReader { node, name: &name, diagnostics, problem: pool_problem.clone() };
+        let label = reader.read(&defaults);
+        labels.insert(name, Arc::new(label));
+    }
+    labels
+}
+
+/// The `default-label-…` keys of a pool.
+struct PoolDefaults {
+    requests: [Option<i64>; 3],
+    limits: [Option<i64>; 3],
+    extra_resources: BTreeMap<String, i64>,
+}
+
+/// Resources of containers: the key of a label, the name in Kubernetes and its unit, the name in Nodepool.
+const RESOURCES: [(&str, &str, &str, &str); 3] = [
+    ("cpu", "cpu", "", "cores"),
+    ("memory", "memory", "Mi", "ram"),
+    ("storage", "ephemeral-storage", "M", "ephemeral-storage"),
+];
+
+impl PoolDefaults {
+    fn read(section: &YamlNode, diagnostics: &mut Diagnostics) -> Self {
+        let mut integers = |suffix: &str| {
+            RESOURCES.map(|(key, ..)| {
+                diagnostics
+                    .or_default(section.integer(&format!("default-label-{key}{suffix}")))
+                    .filter(|amount| *amount != 0)
+            })
+        };
+        let (requests, limits) = (integers(""), integers("-limit"));
+        // The loader of Nodepool 11 reads only the misspelt key.
+        let mut extra_resources = counts(section, "default-label-extra_resources", diagnostics);
+        extra_resources.extend(counts(section, "default-label-extra-resources", diagnostics));
+        Self { requests, limits, extra_resources }
+    }
+}
+
+fn counts(node: &YamlNode, key: &str, diagnostics: &mut Diagnostics) -> BTreeMap<String, i64> {
+    let entries = diagnostics.or_default(node.map(key).map(<[_]>::to_vec));
+    let count = |(key, value): &(YamlKey, YamlNode)| match value.value {
+        YamlValue::Int(count) => Some((key.text.clone(), count)),
+        _ => None,
+    };
+    entries.iter().filter_map(count).collect()
+}
+
+/// Reads one label. What Kubernetes would refuse at each launch puts the label out of service.
+struct LabelReader<'a, 'd> {
+    node: &'a YamlNode,
+    name: &'a LabelName,
+    diagnostics: &'d mut Diagnostics,
+    problem: Option<String>,
+}
+
+impl LabelReader<'_, '_> {
+    fn read(&mut self, defaults: &PoolDefaults) -> PodLabel {
+        let kind = self.text("type").unwrap_or_else(|| "pod".to_owned());
+        let is_pod = kind != "namespace";
+        if is_pod && kind != "pod" {
+            self.diagnostics.warning(
+                self.at("type"),
+                format!("type {kind} is treated as pod"),
+                "write pod or namespace",
+            );
+        }
+        self.check_name(is_pod);
+        let (requests, limits) = (self.amounts("", &defaults.requests), self.limits(defaults));
+        let mut need = Resources::none().with("instances", 1.0);
+        for ((_, _, _, name), amount) in RESOURCES.iter().zip(requests) {
+            need = amount.map_or(need.clone(), |amount| need.with(name, amount as f64));
+        }
+        let mut extra = defaults.extra_resources.clone();
+        extra.extend(counts(self.node, "extra-resources", self.diagnostics));
+        extra.iter().for_each(|(name, count)| need.set(name, *count as f64));
+        let spec = self.node.given("spec").map(YamlNode::to_json);
+        if let (Some(spec), true) = (&spec, requests.iter().all(Option::is_none)) {
+            add_requests(&mut need, spec);
+        }
+        let gpu = self.gpu();
+        if let (Some((resource, amount)), None) = (&gpu, &spec) {
+            need.set(resource, *amount);
+        }
+        let pod_spec = is_pod.then(|| spec.unwrap_or_else(|| self.generated_spec(&requests, &limits, &gpu)));
+        PodLabel {
+            name: self.name.clone(),
+            pod_spec,
+            labels: self.label_texts("labels", true),
+            dynamic_labels: self.label_texts("dynamic-labels", false),
+            annotations: self.label_texts("annotations", false),
+            python_path: Some(self.text("python-path").unwrap_or_else(|| "auto".to_owned())),
+            shell_type: self.text("shell-type"),
+            need,
+            problem: self.problem.take(),
+        }
+    }
+
+    fn at(&self, key: &str) -> python_yaml::tree::Position {
+        self.node.get(key).map_or(self.node.at, |value| value.at)
+    }
+
+    fn text(&mut self, key: &str) -> Option<String> {
+        self.diagnostics.or_default(self.node.text(key))
+    }
+
+    /// Puts the label out of service.
+    fn refuse(&mut self, at: python_yaml::tree::Position, problem: String, help: &str) {
+        let help = format!("{help}; label {} is out of service", self.name);
+        self.diagnostics.warning(at, problem.clone(), help);
+        self.problem.get_or_insert(problem);
+    }
+
+    fn check_name(&mut self, is_pod: bool) {
+        let name = self.name.as_str();
+        if is_pod && !is_dns_label(name) {
+            let help =
+                "a pod's label is also the name of the pod: use at most 63 lower-case letters, digits and hyphens";
+            self.refuse(self.at("name"), format!("Kubernetes accepts no pod of the name {name}"), help);
+        } else if !is_label_value(name) {
+            let help = "use at most 63 letters, digits, `-`, `_` and `.`";
+            self.refuse(self.at("name"), format!("Kubernetes accepts no label of the value {name}"), help);
+        }
+    }
+
+    /// The amounts of the label, or those of the pool. Zero is absent.
+    fn amounts(&mut self, suffix: &str, defaults: &[Option<i64>; 3]) -> [Option<i64>; 3] {
+        let mut amounts = *defaults;
+        for ((key, ..), amount) in RESOURCES.iter().zip(&mut amounts) {
+            let own = self.diagnostics.or_default(self.node.integer(&format!("{key}{suffix}")));
+            *amount = own.or(*amount).filter(|amount| *amount != 0);
+        }
+        amounts
+    }
+
+    /// A request without a limit is also the limit.
+    fn limits(&mut self, defaults: &PoolDefaults) -> [Option<i64>; 3] {
+        let (own, requests) = (self.amounts("-limit", &defaults.limits), self.amounts("", &defaults.requests));
+        std::array::from_fn(|index| own[index].or(requests[index]))
+    }
+
+    fn gpu(&mut self) -> Option<(String, f64)> {
+        let amount = self.diagnostics.or_default(self.node.number("gpu")).filter(|amount| *amount != 0.0)?;
+        let Some(resource) = self.text("gpu-resource") else {
+            self.diagnostics.warning(self.at("gpu"), "gpu has no effect", "name the resource: gpu-resource");
+            return None;
+        };
+        if amount.fract() != 0.0 {
+            let help = "most device plugins accept whole numbers only";
+            self.diagnostics.warning(self.at("gpu"), format!("gpu is {amount}, not a whole number"), help);
+        }
+        Some((resource, amount))
+    }
+
+    /// The specification of a pod with one container, which waits.
+    fn generated_spec(
+        &mut self,
+        requests: &[Option<i64>; 3],
+        limits: &[Option<i64>; 3],
+        gpu: &Option<(String, f64)>,
+    ) -> Value {
+        let Some(image) = self.text("image") else {
+            self.refuse(self.node.at, format!("label {} has no image", self.name), "add `image` or `spec`");
+            return Value::Null;
+        };
+        let pull = self.text("image-pull").unwrap_or_else(|| "IfNotPresent".to_owned());
+        let mut container = json!({
+            "name": self.name, "image": image, "imagePullPolicy": pull, "command": ["/bin/sh", "-c"],
+            "args": ["while true; do sleep 30; done;"],
+            "env": self.node.given("env").map_or(json!([]), YamlNode::to_json),
+        });
+        let mut resources = Map::new();
+        for (kind, amounts) in [("requests", requests), ("limits", limits)] {
+            let mut own = Map::new();
+            for ((_, name, unit, _), amount) in RESOURCES.iter().zip(amounts) {
+                if let Some(amount) = amount {
+                    let quantity = if unit.is_empty() { (*amount).into() } else { format!("{amount}{unit}").into() };
+                    own.insert((*name).to_owned(), quantity);
+                }
+            }
+            if let Some((resource, amount)) = gpu {
+                own.insert(resource.clone(), format!("{amount:.2}").into());
+            }
+            if !own.is_empty() {
+                resources.insert(kind.to_owned(), own.into());
+            }
+        }
+        if !resources.is_empty() {
+            container["resources"] = resources.into();
+        }
+        let given = |key: &str| self.node.given(key).filter(|node| node.is_truthy()).map(YamlNode::to_json);
+        if let Some(mounts) = given("volume-mounts") {
+            container["volumeMounts"] = mounts;
+        }
+        if let Some(privileged) = self.node.boolean("privileged") {
+            container["securityContext"] = json!({"privileged": privileged});
+        }
+        let mut spec = json!({"containers": [container], "terminationGracePeriodSeconds": GRACE_PERIOD_S});
+        for (key, name) in
+            [("node-selector", "nodeSelector"), ("scheduler-name", "schedulerName"), ("volumes", "volumes")]
+        {
+            if let Some(value) = given(key) {
+                spec[name] = value;
+            }
+        }
+        spec
+    }
+
+    /// A mapping of texts. Kubernetes refuses other types of values, so numbers and booleans become texts.
+    fn label_texts(&mut self, key: &str, is_checked: bool) -> BTreeMap<String, String> {
+        let mut texts = BTreeMap::new();
+        for (name, value) in self.diagnostics.or_default(self.node.map(key).map(<[_]>::to_vec)) {
+            let Some(text) = value.scalar_text() else {
+                self.diagnostics.warning(value.at, format!("{key}: {} has no text", name.text), "it is left out");
+                continue;
+            };
+            if value.as_text().is_none() {
+                let help = format!("write \"{text}\" in quotes");
+                self.diagnostics.warning(value.at, format!("{key}: {} is not a text", name.text), help);
+            }
+            if !is_label_key(&name.text) {
+                let help = "use at most 63 letters, digits, `-`, `_` and `.`, perhaps after a domain and a slash";
+                self.refuse(name.at, format!("{key}: Kubernetes accepts no key {}", name.text), help);
+            } else if is_checked && !is_label_value(&text) {
+                let help = "use at most 63 letters, digits, `-`, `_` and `.`";
+                self.refuse(value.at, format!("{key}: Kubernetes accepts no value {text}"), help);
+            }
+            texts.insert(name.text, text);
+        }
+        texts
+    }
+}
+
+/// Adds what the containers of a specification request.
+fn add_requests(need: &mut Resources, spec: &Value) {
+    let containers = spec.get("containers").and_then(Value::as_array);
+    for container in containers.into_iter().flatten() {
+        let requests = container.pointer("/resources/requests").or_else(|| container.pointer("/resources/limits"));
+        for (name, amount) in requests.and_then(Value::as_object).into_iter().flatten() {
+            let amount = amount.as_f64().or_else(|| quantity::parse(amount.as_str()?));
+            let Some(amount) = amount else { continue };
+            let (name, amount) = match name.as_str() {
+                "cpu" => ("cores", amount),
+                "memory" => ("ram", amount / MIB),
+                "ephemeral-storage" => ("ephemeral-storage", amount / MB),
+                other => (other, amount),
+            };
+            need.set(name, need.get(name) + amount);
+        }
+    }
+}

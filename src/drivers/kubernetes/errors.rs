@@ -1,0 +1,180 @@
+//! Errors of the API, by what the caller does next. The API describes each in a `Status` object.
+
+use chrono::{DateTime, Utc};
+use http::StatusCode;
+use http::header::{HeaderMap, RETRY_AFTER};
+use serde::Deserialize;
+
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_model::records::time::Seconds;
+
+/// Used if the API sends no Retry-After.
+const DEFAULT_RETRY_DELAY: Seconds = Seconds(1.0);
+const ACCOUNT_DELAY: Seconds = Seconds(0.1);
+/// Longer texts are cut in messages.
+const MAX_MESSAGE_CHARS: usize = 500;
+
+/// The response to a request that was not fulfilled.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rejection {
+    /// The object exists already; `is_being_deleted` says that it is about to go.
+    Exists {
+        is_being_deleted: bool,
+    },
+    /// The version of a watch is too old.
+    Gone,
+    /// The namespace of the object is being deleted.
+    NamespaceTerminating,
+    /// The same request may succeed after this time: an object that it needs is not complete yet.
+    NotYet(Seconds),
+    /// The credentials are not accepted.
+    Unauthorized(String),
+    Error(CloudError),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    message: String,
+    reason: String,
+    details: Option<Details>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    causes: Vec<Cause>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+}
+
+/// Classifies a response that is no success.
+pub fn rejection(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Rejection {
+    let described: Status = serde_json::from_slice(body).unwrap_or_default();
+    let message = match described.message.as_str() {
+        "" => shortened(&String::from_utf8_lossy(body)),
+        text => shortened(text),
+    };
+    let delay = retry_after(headers);
+    let has_cause =
+        |reason: &str| described.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == reason);
+    match (status.as_u16(), described.reason.as_str()) {
+        (401, _) => Rejection::Unauthorized(message),
+        (403, _) if has_cause("NamespaceTerminating") => Rejection::NamespaceTerminating,
+        // A new namespace gets its account `default` a moment later.
+        (403, _) if message.contains("error looking up service account") => {
+            Rejection::NotYet(delay.unwrap_or(ACCOUNT_DELAY))
+        }
+        (403, _) if message.contains("exceeded quota") => Rejection::Error(CloudError::Quota(message)),
+        (410, _) => Rejection::Gone,
+        (404, _) => Rejection::Error(CloudError::NotFound(message)),
+        (409, "AlreadyExists") => Rejection::Exists { is_being_deleted: message.contains("is being deleted") },
+        // Two changes of one object met, for example of a ResourceQuota.
+        (409, _) => Rejection::NotYet(delay.unwrap_or(Seconds(0.1))),
+        (500, "ServerTimeout") => Rejection::NotYet(delay.unwrap_or(DEFAULT_RETRY_DELAY)),
+        (429, _) => Rejection::Error(CloudError::Throttled { retry_after: delay.unwrap_or(DEFAULT_RETRY_DELAY) }),
+        (503, _) if delay.is_some() => {
+            Rejection::Error(CloudError::Throttled { retry_after: delay.unwrap_or(DEFAULT_RETRY_DELAY) })
+        }
+        // Invalid objects and missing permissions are errors of the configuration.
+        (400 | 403 | 405 | 422, _) => Rejection::Error(CloudError::Denied(message)),
+        (500..=599, _) => {
+            let detail = format!("{status}: {message}");
+            Rejection::Error(CloudError::Outage { detail, may_have_worked: true })
+        }
+        _ => Rejection::Error(failed(format!("{status}: {message}"))),
+    }
+}
+
+/// The error of a request without a response, or with an unreadable one.
+pub fn transport_error(error: &kube::Error) -> CloudError {
+    let detail = with_causes(error);
+    match error {
+        // An exec plugin, a token file or a certificate cannot be used.
+        kube::Error::Auth(_) => CloudError::Denied(format!("credentials: {detail}")),
+        _ => CloudError::Outage { detail, may_have_worked: true },
+    }
+}
+
+/// Error text with its causes, which name the actual problem.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = next.source();
+    }
+    shortened(&text)
+}
+
+pub fn failed(detail: String) -> CloudError {
+    CloudError::Failed { kind: FailureKind::Unknown, detail }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse::<f64>() {
+        return (seconds.is_finite() && seconds >= 0.0).then_some(Seconds(seconds));
+    }
+    let until = DateTime::parse_from_rfc2822(text).ok()?;
+    Some(Seconds((until.with_timezone(&Utc) - Utc::now()).num_seconds().max(0) as f64))
+}
+
+fn shortened(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_MESSAGE_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn meaning(status: u16, body: &Value) -> Rejection {
+        rejection(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn the_quota_of_a_namespace_waits_and_a_missing_request_does_not() {
+        let quota = "exceeded quota: rq, requested: requests.cpu=9, used: requests.cpu=1, limited: requests.cpu=4";
+        let status = |message: &str| json!({"kind": "Status", "reason": "Forbidden", "message": message});
+        assert_eq!(meaning(403, &status(quota)), Rejection::Error(CloudError::Quota(quota.to_owned())));
+        let missing = "failed quota: rq: must specify requests.cpu";
+        assert_eq!(meaning(403, &status(missing)), Rejection::Error(CloudError::Denied(missing.to_owned())));
+        assert!(matches!(meaning(409, &json!({"reason": "Conflict"})), Rejection::NotYet(_)));
+    }
+
+    #[test]
+    fn an_existing_namespace_may_be_about_to_go() {
+        let exists = |message: &str| meaning(409, &json!({"reason": "AlreadyExists", "message": message}));
+        assert_eq!(exists("namespaces \"x\" already exists"), Rejection::Exists { is_being_deleted: false });
+        let going = "object is being deleted: namespaces \"x\" already exists";
+        assert_eq!(exists(going), Rejection::Exists { is_being_deleted: true });
+        let causes = json!({"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]});
+        assert_eq!(meaning(403, &json!({"reason": "Forbidden", "details": causes})), Rejection::NamespaceTerminating);
+    }
+
+    #[test]
+    fn other_responses_are_outages_or_errors_of_the_configuration() {
+        let timeout = json!({"reason": "ServerTimeout", "message": "No API token found"});
+        assert_eq!(meaning(500, &timeout), Rejection::NotYet(Seconds(1.0)));
+        assert!(matches!(meaning(500, &json!({})), Rejection::Error(CloudError::Outage { .. })));
+        assert!(matches!(meaning(422, &json!({"reason": "Invalid"})), Rejection::Error(CloudError::Denied(_))));
+        assert!(matches!(meaning(401, &json!({})), Rejection::Unauthorized(_)));
+        assert!(matches!(meaning(404, &json!({})), Rejection::Error(CloudError::NotFound(_))));
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, "7".parse().unwrap());
+        let busy = rejection(StatusCode::SERVICE_UNAVAILABLE, &headers, b"<html>");
+        assert_eq!(busy, Rejection::Error(CloudError::Throttled { retry_after: Seconds(7.0) }));
+    }
+}

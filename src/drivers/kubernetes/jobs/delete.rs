@@ -1,0 +1,107 @@
+//! Deletion of a node's namespace. The job ends when the namespace no longer exists.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use crate::kubernetes::calls::{self, Call, Reply};
+use crate::kubernetes::context::ProviderContext;
+use crate::kubernetes::errors::{Rejection, failed};
+use crate::kubernetes::inventory::{deletion_obstacle, is_being_deleted};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::instance::{InstanceState, Inventory};
+use nodepool_driver::job::Outcome;
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::records::ids::ExternalId;
+
+pub struct DeleteNamespace {
+    context: Arc<ProviderContext>,
+    id: ExternalId,
+    /// The namespace was in deletion before this job, so something holds the deletion up.
+    is_held_up: bool,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Begin,
+    Deleting,
+    Awaiting,
+    /// Inventories lack the namespace, or its deletion was requested with an unclear result: only the API tells.
+    Checking,
+    Finished,
+}
+
+impl DeleteNamespace {
+    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
+        Self { context, id, is_held_up: false, step: Step::Begin }
+    }
+
+    pub fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Deleting => "deleting the namespace",
+            Step::Awaiting | Step::Checking => "waiting for the end of the namespace",
+            Step::Finished => "ended",
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
+            (Step::Begin, Input::Start) => self.delete(),
+            (Step::Deleting | Step::Checking, Input::Reply(Err(CloudError::NotFound(_)))) => {
+                Next::Done(Outcome::Deleted)
+            }
+            (Step::Deleting, Input::Reply(Ok(Reply::Rejected(Rejection::NotYet(_))))) => {
+                self.is_held_up = true;
+                self.check()
+            }
+            (Step::Deleting, Input::Reply(Ok(Reply::Object(namespace)))) => {
+                self.is_held_up = deletion_obstacle(&namespace).is_some();
+                if self.is_held_up { self.check() } else { self.observe() }
+            }
+            (Step::Deleting, Input::Reply(Ok(_))) => self.observe(),
+            (Step::Awaiting, Input::Observed(inventory)) => self.on_observed(inventory),
+            (Step::Checking, Input::Reply(Ok(Reply::Object(namespace)))) => {
+                // Otherwise the request was lost.
+                if !is_being_deleted(&namespace) {
+                    return self.delete();
+                }
+                if let Some(obstacle) = deletion_obstacle(&namespace).filter(|_| self.is_held_up) {
+                    self.is_held_up = false;
+                    let (provider, namespace) = (&self.context.provider, &self.id);
+                    warn!(%provider, %namespace, obstacle, "the namespace is in deletion and does not end");
+                }
+                self.observe()
+            }
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn delete(&mut self) -> Next<Call> {
+        self.call(Step::Deleting, calls::delete_namespace(&self.id.to_string()))
+    }
+
+    fn on_observed(&mut self, inventory: &Inventory) -> Next<Call> {
+        match inventory.find(&self.id).map(|instance| &instance.state) {
+            Some(InstanceState::Stopping) => self.observe(),
+            // An inventory may be older than the deletion, or lack a namespace whose labels were changed.
+            _ => self.check(),
+        }
+    }
+
+    fn check(&mut self) -> Next<Call> {
+        let call = calls::namespace(&self.id.to_string());
+        self.call(Step::Checking, call)
+    }
+
+    fn call(&mut self, step: Step, call: Call) -> Next<Call> {
+        self.step = step;
+        Next::Call(call)
+    }
+
+    fn observe(&mut self) -> Next<Call> {
+        self.step = Step::Awaiting;
+        Next::Observe
+    }
+}

@@ -1,0 +1,205 @@
+//! The kubernetes driver: nodes are namespaces, with or without a pod.
+
+mod calls;
+mod client;
+mod config;
+mod context;
+mod errors;
+mod inventory;
+mod jobs;
+mod names;
+mod objects;
+mod quantity;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nodepool_driver::call_guard::CallGuard;
+use nodepool_driver::driver::{Driver, NeedsReopen};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::instance::Inventory;
+use nodepool_driver::job::Job;
+use nodepool_driver::state_machine::{InFlightLimit, Input, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+use python_yaml::diagnostics::Diagnostic;
+
+use calls::{Call, Reply};
+use client::{Cluster, kubeconfig_files};
+use context::ProviderContext;
+use jobs::delete::DeleteNamespace;
+use jobs::launch::LaunchNode;
+use jobs::listing::{ListNodes, Purpose};
+use jobs::watch::WatchNodes;
+use watch::Watches;
+
+/// Interval between listings while pods start.
+const OBSERVE_INTERVAL: Seconds = Seconds(0.5);
+
+pub struct Kubernetes {
+    context: Arc<ProviderContext>,
+    cluster: Cluster,
+    watches: Watches,
+    stamps: FileStamps,
+}
+
+/// Times of change of the kubeconfig files; `None` for one that does not exist.
+type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
+
+fn stamps(files: &[PathBuf]) -> FileStamps {
+    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    files.iter().map(|path| (path.clone(), changed(path))).collect()
+}
+
+pub fn open(section: &ProviderConfig) -> Result<Kubernetes, Vec<Diagnostic>> {
+    open_with(section, kubeconfig_files())
+}
+
+/// Opens the driver with explicit kubeconfig files, for tests and other callers.
+pub fn open_with(section: &ProviderConfig, files: Vec<PathBuf>) -> Result<Kubernetes, Vec<Diagnostic>> {
+    let (settings, mut diagnostics) = read(section);
+    diagnostics.items.retain(Diagnostic::is_error);
+    if !diagnostics.items.is_empty() {
+        return Err(diagnostics.items);
+    }
+    let stamps = stamps(&files);
+    let cluster = Cluster::new(files, settings.context.clone());
+    let facts = ProviderFacts { launch_config: Some(Arc::new(settings.launch_config())), ..ProviderFacts::initial() };
+    let context = Arc::new(ProviderContext::new(section.name.clone(), settings, facts));
+    Ok(Kubernetes { context, cluster, watches: Watches::default(), stamps })
+}
+
+/// The kubeconfig files, which a provider reads besides its section.
+pub fn files() -> Vec<PathBuf> {
+    kubeconfig_files()
+}
+
+/// Errors and warnings of a section.
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
+    read(section).1.items
+}
+
+fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    (config::read(section, &mut diagnostics), diagnostics)
+}
+
+impl Driver for Kubernetes {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> ProviderFacts {
+        self.context.facts.clone()
+    }
+
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: Seconds::ZERO,
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: OBSERVE_INTERVAL,
+            refresh: Some(REFRESH_INTERVAL),
+        }
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        let context = self.context.clone();
+        match job {
+            Job::Launch(order) => Machine::Launch(LaunchNode::new(context, order.clone())),
+            Job::Delete(id) => Machine::Delete(DeleteNamespace::new(context, id.clone())),
+            Job::Refresh => Machine::List(ListNodes::new(context, Purpose::Refresh)),
+            Job::List | Job::ListServerIds => Machine::List(ListNodes::new(context, Purpose::List)),
+            // A cluster has no images, consoles, static hosts and resources without labels.
+            Job::CleanUnused { .. }
+            | Job::Console(_)
+            | Job::Upload(_)
+            | Job::DeleteImage(_)
+            | Job::ListImages
+            | Job::Inspect(_)
+            | Job::Probe(_) => Machine::Unsupported,
+        }
+    }
+
+    const WATCHES: bool = true;
+
+    fn begin_watch(&self) -> Option<Machine> {
+        Some(Machine::Watch(WatchNodes::new(self.context.clone())))
+    }
+
+    async fn next_inventory(&self) -> Result<Arc<Inventory>, CloudError> {
+        self.watches.next(&self.context).await
+    }
+
+    fn needs_reopen(&self) -> Option<NeedsReopen> {
+        let before = self.stamps.clone();
+        let files: Vec<PathBuf> = before.iter().map(|(path, _)| path.clone()).collect();
+        Some(NeedsReopen { files: files.clone(), check: Arc::new(move || stamps(&files) != before) })
+    }
+
+    async fn prepare(&self, _: &Call) -> Result<(), CloudError> {
+        self.connect().await
+    }
+
+    async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
+        if call.delay > Seconds::ZERO {
+            tokio::time::sleep(call.delay.to_duration()).await;
+        }
+        self.connect().await?;
+        self.cluster.send(&call, &self.watches, guard).await
+    }
+}
+
+impl Kubernetes {
+    /// Reads the credentials if they have not been read yet.
+    async fn connect(&self) -> Result<(), CloudError> {
+        let connection = self.cluster.connection().await?;
+        self.context.set_address(connection.address.clone());
+        Ok(())
+    }
+}
+
+/// State machine of one job.
+pub enum Machine {
+    Launch(LaunchNode),
+    Delete(DeleteNamespace),
+    List(ListNodes),
+    Watch(WatchNodes),
+    Unsupported,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match self {
+            Machine::Launch(machine) => machine.step(input),
+            Machine::Delete(machine) => machine.step(input),
+            Machine::List(machine) => machine.step(input),
+            Machine::Watch(machine) => machine.step(input),
+            Machine::Unsupported => Next::Failed(CloudError::not_found("a cluster has no such job")),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        match self {
+            Machine::Launch(machine) => machine.external_id(),
+            Machine::Delete(_) | Machine::List(_) | Machine::Watch(_) | Machine::Unsupported => None,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Machine::Launch(machine) => machine.label(),
+            Machine::Delete(machine) => machine.label(),
+            Machine::List(_) => "listing namespaces and pods",
+            Machine::Watch(_) => "opening the watches",
+            Machine::Unsupported => "ended",
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The drivers under test, each with a configuration and its simulated cloud.
+
+use nodepool::actors::provider::providers::{self, ExtraDrivers};
+use nodepool_drivers::{OpenDriver, kubernetes};
+use nodepool_model::records::static_host::HostIdentity;
+use serde_json::json;
+use testkit::openstack_harness::in_process_driver::{InProcessDriver, open_driver};
+use testkit::provider_harness::{ProviderHarness, provider_section};
+use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
+use testkit::real::simulated_openstack::SimulatedOpenStack;
+
+pub struct Case {
+    pub driver: &'static str,
+    pub config: &'static str,
+    /// A host in the configuration, for drivers with static hosts.
+    pub host: Option<HostIdentity>,
+    /// The simulated cloud with its flags, for drivers that need one.
+    pub cloud: Option<(CloudKind, &'static [&'static str])>,
+    /// The provider has capacity for two instances.
+    pub is_limited: bool,
+}
+
+#[derive(Clone, Copy)]
+pub enum CloudKind {
+    OpenStack,
+    Kubernetes,
+}
+
+pub enum SimulatedCloud {
+    OpenStack(SimulatedOpenStack),
+    Kubernetes(SimulatedKubernetes),
+}
+
+impl SimulatedCloud {
+    /// Limits the pages of lists to one entry.
+    pub async fn limit_pages(&self) {
+        match self {
+            SimulatedCloud::OpenStack(cloud) => cloud.knobs(json!({"page_size": 1})).await,
+            SimulatedCloud::Kubernetes(cluster) => cluster.knobs(json!({"page_limit": 1})).await,
+        }
+    }
+}
+
+/// A running provider of a case, and its cloud if the cloud is a process.
+pub struct ContractHarness {
+    pub provider: ProviderHarness,
+    pub cloud: Option<SimulatedCloud>,
+}
+
+impl Case {
+    pub async fn cloud(&self) -> Option<SimulatedCloud> {
+        Some(match self.cloud? {
+            (CloudKind::OpenStack, flags) => SimulatedCloud::OpenStack(SimulatedOpenStack::start(flags).await),
+            (CloudKind::Kubernetes, flags) => SimulatedCloud::Kubernetes(SimulatedKubernetes::start(flags).await),
+        })
+    }
+
+    pub async fn start(&self) -> ContractHarness {
+        let cloud = self.cloud().await;
+        let drivers: Box<dyn ExtraDrivers> = match &cloud {
+            None => return ContractHarness { provider: ProviderHarness::of_config(self.config), cloud },
+            Some(SimulatedCloud::OpenStack(cloud)) => Box::new(InProcessDriver(cloud.clouds_yaml())),
+            Some(SimulatedCloud::Kubernetes(cluster)) => Box::new(InProcessKubernetes(vec![cluster.kubeconfig()])),
+        };
+        let section = provider_section(self.config);
+        let provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&*drivers)).unwrap());
+        ContractHarness { provider, cloud }
+    }
+
+    pub fn open<V: OpenDriver>(&self, cloud: Option<&SimulatedCloud>, visitor: V) -> V::Out {
+        let section = provider_section(self.config);
+        match cloud {
+            None => nodepool_drivers::open(&section, visitor).unwrap(),
+            Some(SimulatedCloud::OpenStack(cloud)) => {
+                visitor.with(open_driver(&section, &cloud.clouds_yaml()).unwrap())
+            }
+            Some(SimulatedCloud::Kubernetes(cluster)) => {
+                visitor.with(kubernetes::open_with(&section, vec![cluster.kubeconfig()]).unwrap())
+            }
+        }
+    }
+}
+
+pub fn drivers_under_test() -> Vec<Case> {
+    let fake = Case {
+        driver: "fake",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: fake
+    cloud: fake
+    fake: {max-instances: 2}
+    cloud-images: [{name: image, image-name: Fake Precise}]
+    pools:
+      - name: main
+        labels: [{name: small, cloud-image: image, flavor-name: Fake Flavor}]
+",
+        host: None,
+        cloud: None,
+        is_limited: true,
+    };
+    let openstack = Case {
+        driver: "openstack",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: openstack
+    cloud: simulated
+    cloud-images: [{name: raw-1M}]
+    pools:
+      - name: main
+        auto-floating-ip: false
+        labels: [{name: small, cloud-image: raw-1M, flavor-name: tiny}]
+",
+        host: None,
+        cloud: Some((
+            CloudKind::OpenStack,
+            &["--boot-time-s", "0.1", "--delete-time-s", "0.1", "--quota-servers", "2"],
+        )),
+        is_limited: true,
+    };
+    let example = Case {
+        driver: "example",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: example
+    region: region
+    project: project
+    rate-limit: 100
+    cloud-images: [{name: image}]
+    pools:
+      - name: main
+        labels: [{name: small, cloud-image: image, instance-type: large}]
+",
+        host: None,
+        cloud: None,
+        is_limited: false,
+    };
+    let statics = Case {
+        driver: "static",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: static
+    pools:
+      - name: main
+        nodes:
+          - {name: fake-host, labels: small, timeout: 1}
+          - {name: 127.0.0.1, labels: small, connection-port: 1, timeout: 1}
+",
+        host: Some(HostIdentity { name: String::from("127.0.0.1"), username: String::from("zuul"), port: 1 }),
+        cloud: None,
+        is_limited: false,
+    };
+    let kubernetes = Case {
+        driver: "kubernetes",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: kubernetes
+    context: nodepool
+    pools:
+      - name: main
+        labels: [{name: small, type: pod, image: busybox}]
+",
+        host: None,
+        cloud: Some((CloudKind::Kubernetes, &["--pod-start-s", "0.1", "--namespace-delete-s", "0.1"])),
+        is_limited: false,
+    };
+    vec![statics, fake, openstack, example, kubernetes]
+}

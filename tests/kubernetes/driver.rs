@@ -1,0 +1,255 @@
+//! The kubernetes driver on the simulated cluster: nodes, lost responses, pods that never run, and watches that end.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nodepool::actors::provider::providers;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_model::records::ids::ExternalId;
+use serde_json::{Value, json};
+use testkit::in_process_launcher::on_real_time;
+use testkit::provider_harness::{ProviderHarness, provider_section};
+use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
+
+use crate::client::Client;
+
+struct KubernetesHarness {
+    cluster: SimulatedKubernetes,
+    provider: ProviderHarness,
+}
+
+/// Labels with their keys.
+const LABELS: &[(&str, &str)] = &[
+    ("ns", "type: namespace"),
+    (
+        "pod",
+        "type: pod, image: busybox, cpu: 1, labels: {purpose: test}, dynamic-labels: {tenant: '{request.tenant_name}'}",
+    ),
+];
+
+impl KubernetesHarness {
+    async fn start(flags: &[&str], labels: &[(&str, &str)]) -> Self {
+        let cluster = SimulatedKubernetes::start(&[&["--tls", "--pod-start-s", "0.1"], flags].concat()).await;
+        let kubeconfig = cluster.kubeconfig();
+        Self { provider: Self::provider(kubeconfig, labels), cluster }
+    }
+
+    fn provider(kubeconfig: PathBuf, labels: &[(&str, &str)]) -> ProviderHarness {
+        let names = labels.iter().map(|(name, _)| format!("{{name: {name}}}")).collect::<Vec<_>>().join(", ");
+        let labels =
+            labels.iter().map(|(name, keys)| format!("{{name: {name}, {keys}}}")).collect::<Vec<_>>().join(", ");
+        let config = format!(
+            "labels: [{names}]\nproviders:\n  - {{name: kube, driver: kubernetes, context: nodepool, pools: [{{name: \
+             main, labels: [{labels}]}}]}}\n"
+        );
+        let (section, drivers) = (provider_section(&config), InProcessKubernetes(vec![kubeconfig]));
+        ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
+    }
+
+    async fn launch(&mut self, label: &str, node: &str) -> Result<Instance, CloudError> {
+        match self.provider.run(order(label, node)).await? {
+            Outcome::Launched(instance) => Ok(*instance),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn delete(&mut self, instance: Instance) {
+        assert_eq!(self.provider.run(Job::Delete(instance.external_id)).await, Ok(Outcome::Deleted));
+    }
+
+    async fn assert_empty(&self) {
+        let state = self.cluster.state().await;
+        assert_eq!((&state["objects"], &state["counters"]["double_creates"]), (&json!({}), &json!(0)), "{state}");
+    }
+}
+
+fn order(label: &str, node: &str) -> Job {
+    let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "kube")];
+    Job::Launch(Arc::new(LaunchOrder {
+        pool: "main".into(),
+        label: label.into(),
+        hostname: format!("np{node}"),
+        zone: None,
+        image: None,
+        request: Arc::new(json!({"id": "100-0000000001", "tenant_name": "acme", "created_time": 1.0})),
+        metadata: BTreeMap::from(metadata.map(|(key, value)| (key.to_owned(), value.to_owned()))),
+        prior_instance: None,
+        may_exist: false,
+        may_appear: false,
+    }))
+}
+
+/// The account that a node's connection data contain.
+fn user_of(harness: &KubernetesHarness, connection: &Value) -> Client {
+    Client::connect(&harness.cluster.kubeconfig(), "admin").with_token(connection["token"].as_str())
+}
+
+/// The connection data of a node.
+fn connection(instance: &Instance) -> Value {
+    instance.login.as_ref().expect("a launched node has a login").connection_port.clone()
+}
+
+#[test]
+fn a_namespace_node_has_an_account_for_its_namespace_only() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&[], LABELS).await;
+        let node = harness.launch("ns", "0000000001").await.unwrap();
+        assert_eq!((&node.external_id, &node.interface_ip), (&ExternalId::text("main-0000000001"), &None));
+        assert_eq!(node.login.as_ref().unwrap().connection_type, "namespace");
+        let connection = connection(&node);
+        let keys: Vec<&String> = connection.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["name", "namespace", "host", "skiptls", "token", "user", "ca_crt"]);
+        assert_eq!((&connection["host"], &connection["user"]), (&json!(harness.cluster.base()), &json!("zuul-worker")));
+        let user = user_of(&harness, &connection);
+        let namespace = "/api/v1/namespaces/main-0000000001";
+        let created = json!({"metadata": {"name": "c"}});
+        user.post(&format!("{namespace}/configmaps"), created.clone()).await.expect(201);
+        user.post("/apis/apps/v1/namespaces/main-0000000001/deployments", created).await.expect(201);
+        user.get("/api/v1/nodes").await.expect(403);
+        harness.delete(node).await;
+        harness.assert_empty().await;
+    });
+}
+
+#[test]
+fn a_pod_node_runs_its_pod_and_may_use_it() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&[], LABELS).await;
+        let node = harness.launch("pod", "0000000001").await.unwrap();
+        assert_eq!((node.interface_ip.as_deref(), node.host_id.as_deref()), (Some("pod"), Some("loopback")));
+        assert_eq!((node.cloud.as_deref(), node.resources.get("cores")), (Some("nodepool"), 1.0));
+        let connection = connection(&node);
+        assert_eq!((&connection["pod"], &connection["skiptls"]), (&json!("pod"), &json!(false)));
+        let admin = Client::connect(&harness.cluster.kubeconfig(), "admin");
+        let pod = admin.get("/api/v1/namespaces/main-0000000001/pods/pod").await.expect(200);
+        let expected = json!({
+            "purpose": "test", "tenant": "acme", "nodepool_node_label": "pod", "nodepool_node_id": "0000000001",
+            "nodepool_pool_name": "main", "nodepool_provider_name": "kube",
+        });
+        assert_eq!(pod["metadata"]["labels"], expected);
+        let user = user_of(&harness, &connection);
+        user.get("/api/v1/namespaces/main-0000000001/pods").await.expect(200);
+        user.post("/api/v1/namespaces/main-0000000001/pods", json!({"metadata": {"name": "p"}})).await.expect(403);
+        harness.delete(node).await;
+        harness.assert_empty().await;
+    });
+}
+
+#[test]
+fn lost_responses_make_nothing_twice() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&[], LABELS).await;
+        let created = ["namespaces", "serviceaccounts", "secrets", "roles", "rolebindings", "pods"];
+        for (number, kind) in ["lost-answer", "closed", "503", "html"].into_iter().enumerate() {
+            let faults: Vec<String> =
+                created.iter().map(|resource| format!("{kind} times=1 verb=create resource={resource}")).collect();
+            harness.cluster.knobs(json!({ "faults": faults })).await;
+            let launched = harness.launch("pod", &format!("000000000{number}")).await;
+            harness.delete(launched.unwrap_or_else(|error| panic!("{kind}: {error}"))).await;
+        }
+        harness.assert_empty().await;
+    });
+}
+
+#[test]
+fn a_namespace_of_others_is_neither_used_nor_deleted() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&[], LABELS).await;
+        let admin = Client::connect(&harness.cluster.kubeconfig(), "admin");
+        let foreign = json!({"metadata": {"name": "main-0000000001", "labels": {"nodepool_provider_name": "other"}}});
+        admin.post("/api/v1/namespaces", foreign).await.expect(201);
+        let error = harness.launch("ns", "0000000001").await.unwrap_err();
+        assert!(error.to_string().contains("exists already and belongs to other"), "{error}");
+        admin.get("/api/v1/namespaces/main-0000000001").await.expect(200);
+    });
+}
+
+#[test]
+fn a_pod_that_never_runs_fails_with_the_words_of_the_cluster() {
+    on_real_time(async {
+        let pod = |annotations: &str| format!("type: pod, image: busybox, annotations: {{{annotations}}}");
+        let keys = [
+            pod("loopback/end: Failed, loopback/pod-reason: Evicted, loopback/message: no disk"),
+            pod("loopback/waiting: CrashLoopBackOff"),
+            pod("loopback/waiting: CreateContainerConfigError, loopback/message: no secret"),
+        ];
+        let labels = [("ended", &*keys[0]), ("crashes", &keys[1]), ("config", &keys[2])];
+        let mut harness = KubernetesHarness::start(&[], &labels).await;
+        for (number, (label, words)) in
+            [("ended", "Evicted"), ("crashes", "CrashLoopBackOff"), ("config", "CreateContainerConfigError")]
+                .into_iter()
+                .enumerate()
+        {
+            let error = harness.launch(label, &format!("000000000{number}")).await.unwrap_err();
+            assert!(error.to_string().contains(words), "{label}: {error}");
+        }
+    });
+}
+
+#[test]
+fn nodes_are_ready_however_the_watches_end() {
+    on_real_time(async {
+        let cases: [&[&str]; 4] = [
+            &["--watch-closes-after-s", "0.05"],
+            &["--watch-closes-after-s", "0.05", "--history-size", "1"],
+            &["--history-size", "1", "--gone-as-status", "--watch-closes-after-s", "0.05"],
+            &["--no-watch", "403"],
+        ];
+        for flags in cases {
+            let mut harness = KubernetesHarness::start(flags, LABELS).await;
+            for number in 0..3 {
+                let node = harness.launch("pod", &format!("000000000{number}")).await.unwrap();
+                harness.delete(node).await;
+            }
+            harness.assert_empty().await;
+        }
+    });
+}
+
+#[test]
+fn tokens_of_an_exec_plugin_are_renewed() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&["--token-lifetime-s", "2"], LABELS).await;
+        let folder = tempfile::tempdir().unwrap();
+        let text = std::fs::read_to_string(harness.cluster.kubeconfig()).unwrap();
+        let mut kubeconfig: Value = serde_yaml::from_str(&text).unwrap();
+        let exec = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "command": "curl", "interactiveMode": "Never",
+            "args": ["-s", harness.cluster.credential_url("nodepool")],
+        });
+        for user in kubeconfig["users"].as_array_mut().unwrap() {
+            user["user"] = json!({ "exec": exec });
+        }
+        let path = folder.path().join("kubeconfig");
+        let written = kubeconfig.to_string();
+        std::fs::write(&path, &written).unwrap();
+        harness.provider = KubernetesHarness::provider(path.clone(), LABELS);
+        for number in 0..6 {
+            let node = harness.launch("pod", &format!("000000000{number}")).await.unwrap();
+            harness.delete(node).await;
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), written);
+    });
+}
+
+#[test]
+fn an_unusable_kubeconfig_is_the_reason_of_each_failure() {
+    on_real_time(async {
+        let harness = KubernetesHarness::start(&[], LABELS).await;
+        let provider = KubernetesHarness::provider(PathBuf::from("/no/such/kubeconfig"), LABELS);
+        let facts = provider.wait_for_facts(|facts| facts.unavailable.is_some()).await;
+        let reason = facts.unavailable.as_ref().unwrap().reason().to_owned();
+        assert!(reason.contains("/no/such/kubeconfig does not exist"), "{reason}");
+        let folder = tempfile::tempdir().unwrap();
+        let text = std::fs::read_to_string(harness.cluster.kubeconfig()).unwrap();
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, text.replace("nodepool", "other")).unwrap();
+        let provider = KubernetesHarness::provider(path, LABELS);
+        let facts = provider.wait_for_facts(|facts| facts.unavailable.is_some()).await;
+        let reason = facts.unavailable.as_ref().unwrap().reason().to_owned();
+        assert!(reason.contains("context nodepool of the kubeconfig"), "{reason}");
+    });
+}

@@ -1,0 +1,10 @@
+//! The API that a Kubernetes driver relies on: one contract for the simulated cluster and real ones, and the knobs and
+//! faults of the simulated one.
+//!
+//! NODEPOOL_TEST_KUBECONFIG names a real cluster on loopback for the contract, with the contexts `admin` and
+//! `nodepool`. Without it, only the simulated cluster is used.
+
+mod client;
+mod contract;
+mod driver;
+mod simulated;
