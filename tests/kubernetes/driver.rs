@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nodepool::actors::provider::providers;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::{Value, json};
 use testkit::in_process_launcher::on_real_time;
@@ -186,6 +186,43 @@ fn a_pod_that_never_runs_fails_with_the_words_of_the_cluster() {
             let error = harness.launch(label, &format!("000000000{number}")).await.unwrap_err();
             assert!(error.to_string().contains(words), "{label}: {error}");
         }
+    });
+}
+
+/// Waits for an obstacle with these words among the events of the running job.
+async fn wait_for_obstacle(provider: &mut ProviderHarness, words: &str) {
+    loop {
+        match provider.next().await.1 {
+            JobEvent::Waiting(Some(obstacle)) if obstacle.contains(words) => return,
+            JobEvent::Finished(result) => panic!("no obstacle {words}: {result:?}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn an_unschedulable_pod_waits_with_the_words_of_the_cluster() {
+    on_real_time(async {
+        let keys = "type: pod, image: busybox, annotations: {loopback/unschedulable: no node has enough cpu, \
+                    loopback/unschedulable-seconds: '2'}";
+        let mut harness = KubernetesHarness::start(&[], &[("pod", keys)]).await;
+        harness.provider.submit(1, order("pod", "0000000001"));
+        wait_for_obstacle(&mut harness.provider, "Unschedulable: no node has enough cpu").await;
+        let launched = harness.provider.wait_for_end().await.1;
+        assert!(matches!(launched, Ok(Outcome::Launched(_))), "{launched:?}");
+    });
+}
+
+#[test]
+fn a_namespace_that_stays_in_deletion_says_why_and_goes_at_last() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&["--stuck-namespaces-every", "1"], LABELS).await;
+        let node = harness.launch("ns", "0000000001").await.unwrap();
+        harness.provider.submit(1, Job::Delete(node.external_id));
+        wait_for_obstacle(&mut harness.provider, "NamespaceDeletionDiscoveryFailure").await;
+        harness.cluster.knobs(json!({"stuck_namespaces_every": 0})).await;
+        assert_eq!(harness.provider.wait_for_end().await.1, Ok(Outcome::Deleted));
+        harness.assert_empty().await;
     });
 }
 

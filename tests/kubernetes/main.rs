@@ -7,4 +7,5 @@
 mod client;
 mod contract;
 mod driver;
+mod launcher;
 mod simulated;

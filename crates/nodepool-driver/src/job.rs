@@ -113,11 +113,13 @@ pub enum Outcome {
     Alive(HostIdentity),
 }
 
-/// Event of a job: at most one `InstanceKnown`, then exactly one `Finished`.
+/// Event of a job: any number of others, then exactly one `Finished`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum JobEvent {
-    /// An instance or image may exist in the cloud from now on, under this id.
+    /// An instance or image may exist in the cloud from now on, under this id. An id of several parts may grow.
     InstanceKnown(ExternalId),
+    /// The obstacle that holds the job up from now on, in the cloud's own words; `None` if it goes on.
+    Waiting(Option<String>),
     Finished(Result<Outcome, CloudError>),
 }
 

@@ -18,6 +18,10 @@ pub trait StateMachine {
     fn external_id(&self) -> Option<&ExternalId>;
     /// Current step of the machine, in a few words, for dumps and logs.
     fn label(&self) -> &'static str;
+    /// The obstacle that holds the machine up, in the cloud's own words, if the cloud has told.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Input of a machine. The first one is `Start`; each later one answers the previous `Next`.

@@ -34,9 +34,16 @@ struct Deletion {
 pub struct InFlightDeletion {
     deletion: Deletion,
     began: Instant,
+    /// The obstacle that holds the deletion up, in the cloud's own words.
+    obstacle: Option<String>,
+    /// Whether the obstacle was logged.
+    is_logged: bool,
     abandon: Recipient<Abandon>,
     notify: Option<Recipient<Notify>>,
 }
+
+/// The obstacle of a deletion is logged after this time; short ones are usual.
+const SLOW_DELETION: Duration = Duration::from_secs(60);
 
 /// Deletions in flight, by the id of their job.
 pub type Deletions = BTreeMap<JobId, InFlightDeletion>;
@@ -91,6 +98,8 @@ impl CleanupWorker {
         let in_flight = InFlightDeletion {
             deletion,
             began: Instant::now(),
+            obstacle: None,
+            is_logged: false,
             abandon: handle.abandon.clone(),
             notify: handle.notify.clone(),
         };
@@ -105,6 +114,12 @@ impl CleanupWorker {
             if provider.is_some_and(ProviderHandle::is_down) {
                 in_flight.began = Instant::now();
             }
+            let is_slow = in_flight.began.elapsed() >= SLOW_DELETION && !in_flight.is_logged;
+            if let Some(obstacle) = in_flight.obstacle.as_ref().filter(|_| is_slow) {
+                in_flight.is_logged = true;
+                let Deletion { node, provider, .. } = &in_flight.deletion;
+                warn!(target: "nodepool.StateMachineNodeDeleter", %provider, node_id = %node, obstacle, "deletion does not end");
+            }
             if in_flight.began.elapsed() >= DELETE_TIMEOUT {
                 in_flight.abandon.do_send(Abandon { job_id: *job_id, reply: reply.clone() });
             }
@@ -116,7 +131,16 @@ impl CleanupWorker {
         if !self.deletions.contains_key(&message.job_id) {
             return false;
         }
-        let JobEvent::Finished(result) = &message.event else { return true };
+        let result = match &message.event {
+            JobEvent::Finished(result) => result,
+            JobEvent::Waiting(obstacle) => {
+                if let Some(in_flight) = self.deletions.get_mut(&message.job_id) {
+                    in_flight.obstacle.clone_from(obstacle);
+                }
+                return true;
+            }
+            JobEvent::InstanceKnown(_) => return true,
+        };
         let Some(InFlightDeletion { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else {
             return true;
         };

@@ -94,7 +94,8 @@ impl Submit {
             responder: JobResponder {
                 job_id,
                 reply: Some(reply),
-                is_instance_known: false,
+                known_instance: None,
+                obstacle: None,
                 log_context: LogContext::default(),
             },
         }
@@ -134,16 +135,27 @@ pub struct JobResponder {
     job_id: JobId,
     /// `None` once the job has ended.
     reply: Option<Recipient<JobUpdate>>,
-    is_instance_known: bool,
+    /// The id that was reported last.
+    known_instance: Option<ExternalId>,
+    /// The obstacle that was reported last.
+    obstacle: Option<String>,
     log_context: LogContext,
 }
 
 impl JobResponder {
-    /// Reports the id once; later calls do nothing.
+    /// Reports the id, and each change of it.
     pub fn instance_known(&mut self, id: &ExternalId) {
-        if !self.is_instance_known {
-            self.is_instance_known = true;
+        if self.known_instance.as_ref() != Some(id) {
+            self.known_instance = Some(id.clone());
             self.send(JobEvent::InstanceKnown(id.clone()));
+        }
+    }
+
+    /// Reports each change of what holds the job up.
+    pub fn waiting(&mut self, obstacle: Option<String>) {
+        if self.obstacle != obstacle {
+            self.obstacle.clone_from(&obstacle);
+            self.send(JobEvent::Waiting(obstacle));
         }
     }
 
@@ -171,7 +183,7 @@ impl JobResponder {
     }
 
     fn send(&self, event: JobEvent) {
-        // Bounded by the protocol instead of the mailbox: at most two events per job.
+        // Bounded by the protocol instead of the mailbox: few events per job, because only changes are sent.
         if let Some(reply) = &self.reply {
             reply.do_send(JobUpdate { job_id: self.job_id, event });
         }

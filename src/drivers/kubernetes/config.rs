@@ -360,3 +360,94 @@ fn add_requests(need: &mut Resources, spec: &Value) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BUILT_IN_DRIVERS;
+    use nodepool_model::config::diagnostics::Source;
+    use nodepool_model::config::resolve::resolve;
+
+    /// The labels of a pool with these keys, and the messages about them.
+    fn labels(pool: &str, labels: &[&str]) -> (Vec<Arc<PodLabel>>, Vec<String>) {
+        let names = ["l0", "l1", "l2"].map(|name| format!("{{name: {name}}}")).join(", ");
+        let named = (0..).zip(labels).map(|(number, keys)| match keys.starts_with("name:") {
+            true => format!("{{{keys}}}"),
+            false => format!("{{name: l{number}, {keys}}}"),
+        });
+        let listed = named.collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "labels: [{names}, {{name: Fedora_28}}]\nproviders: [{{name: p, driver: kubernetes, pools: [{{name: main, {pool}labels: \
+             [{listed}]}}]}}]\n"
+        );
+        let root = python_yaml::parse::parse(&text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT_IN_DRIVERS).config.unwrap();
+        let mut diagnostics = Diagnostics::default();
+        let settings = read(config.providers.values().next().unwrap(), &mut diagnostics);
+        let labels = settings.pools.into_values().flat_map(BTreeMap::into_values).collect();
+        (labels, diagnostics.items.iter().map(|item| item.message.clone()).collect())
+    }
+
+    fn resources(label: &PodLabel) -> Value {
+        label.pod_spec.as_ref().unwrap()["containers"][0]["resources"].clone()
+    }
+
+    #[test]
+    fn requests_and_limits_are_those_of_label_or_pool() {
+        let pool = "default-label-cpu: 2, default-label-memory: 1024, default-label-storage: 10, \
+                    default-label-cpu-limit: 8, default-label-memory-limit: 4196, default-label-storage-limit: 40, ";
+        let own = "type: pod, image: i, cpu: 4, memory: 2048, storage: 20, cpu-limit: 4, memory-limit: 2048, storage-limit: 20";
+        let (found, _) = labels(pool, &["type: pod, image: i", own]);
+        let requests = json!({"cpu": 2, "memory": "1024Mi", "ephemeral-storage": "10M"});
+        let limits = json!({"cpu": 8, "memory": "4196Mi", "ephemeral-storage": "40M"});
+        assert_eq!(resources(&found[0]), json!({"requests": requests, "limits": limits}));
+        let both = json!({"cpu": 4, "memory": "2048Mi", "ephemeral-storage": "20M"});
+        assert_eq!(resources(&found[1]), json!({"requests": both, "limits": both}));
+        let need = |name: &str| found[0].need.get(name);
+        assert_eq!(
+            (need("cores"), need("ram"), need("ephemeral-storage"), need("instances")),
+            (2.0, 1024.0, 10.0, 1.0)
+        );
+        let (found, _) = labels("", &["type: pod, image: i, cpu: 3, memory: 0"]);
+        assert_eq!(resources(&found[0]), json!({"requests": {"cpu": 3}, "limits": {"cpu": 3}}));
+        assert!(!found[0].need.names().any(|name| name == "ram"));
+    }
+
+    #[test]
+    fn extra_resources_and_gpus_count() {
+        let pool = "default-label-extra-resources: {disk: 1, net: 2}, ";
+        let gpu = "type: pod, image: i, gpu: 0.5, gpu-resource: vendor.example/gpu, extra-resources: {net: 5}";
+        let (found, messages) = labels(pool, &[gpu, "type: pod, image: i"]);
+        let amounts = json!({"vendor.example/gpu": "0.50"});
+        assert_eq!(resources(&found[0]), json!({"requests": amounts, "limits": amounts}));
+        let need = |index: usize, name: &str| found[index].need.get(name);
+        assert_eq!((need(0, "vendor.example/gpu"), need(0, "disk"), need(0, "net")), (0.5, 1.0, 5.0));
+        assert_eq!((need(1, "disk"), need(1, "net")), (1.0, 2.0));
+        assert_eq!(messages, ["gpu is 0.5, not a whole number"]);
+    }
+
+    #[test]
+    fn a_specification_counts_what_it_requests_or_the_defaults_of_the_pool() {
+        let spec = "type: pod, spec: {containers: [{name: a, resources: {requests: {cpu: 500m, memory: 1Gi}}}, \
+                    {name: b, resources: {limits: {cpu: 1}}}]}";
+        let (found, _) = labels("", &[spec, "type: pod, spec: {containers: []}"]);
+        assert_eq!((found[0].need.get("cores"), found[0].need.get("ram")), (1.5, 1024.0));
+        assert_eq!(found[1].need.iter().collect::<Vec<_>>(), [("instances", 1.0)]);
+        let (found, _) = labels("default-label-cpu: 2, ", &[spec]);
+        assert_eq!(found[0].need.iter().collect::<Vec<_>>(), [("cores", 2.0), ("instances", 1.0)]);
+        assert!(found[0].pod_spec.as_ref().unwrap()["containers"][0]["resources"].get("limits").is_none());
+    }
+
+    #[test]
+    fn what_kubernetes_would_refuse_puts_the_label_out_of_service() {
+        let numbers = "type: pod, image: i, labels: {n: 5, yes: true}";
+        let (found, messages) = labels("", &["name: Fedora_28, type: pod, image: i", numbers, "type: pod"]);
+        assert_eq!(found[0].problem.as_deref(), Some("Kubernetes accepts no pod of the name Fedora_28"));
+        assert_eq!((&*found[1].labels["n"], &found[1].problem), ("5", &None));
+        assert_eq!(found[2].problem.as_deref(), Some("label l2 has no image"));
+        assert!(messages.contains(&"labels: n is not a text".to_owned()), "{messages:?}");
+        let (found, _) = labels("", &["name: Fedora_28, type: namespace", "type: pod, image: i, labels: {a: 'b c'}"]);
+        assert_eq!(found[0].problem, None);
+        assert_eq!(found[1].problem.as_deref(), Some("labels: Kubernetes accepts no value b c"));
+    }
+}

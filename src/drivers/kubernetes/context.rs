@@ -16,6 +16,8 @@ pub struct ProviderContext {
     pub facts: ProviderFacts,
     /// The pods of the last inventory, by namespace.
     pods: Mutex<HashMap<String, PodState>>,
+    /// Obstacles of deletions by namespace, according to the last inventory.
+    obstacles: Mutex<HashMap<String, String>>,
     /// The objects as the watches last showed them.
     objects: Mutex<Objects>,
     /// Known once the credentials were read.
@@ -24,7 +26,15 @@ pub struct ProviderContext {
 
 impl ProviderContext {
     pub fn new(provider: ProviderName, settings: Settings, facts: ProviderFacts) -> Self {
-        Self { provider, settings, facts, pods: Mutex::default(), objects: Mutex::default(), address: OnceLock::new() }
+        Self {
+            provider,
+            settings,
+            facts,
+            pods: Mutex::default(),
+            obstacles: Mutex::default(),
+            objects: Mutex::default(),
+            address: OnceLock::new(),
+        }
     }
 
     pub fn label(&self, pool: &PoolName, label: &LabelName) -> Option<&Arc<PodLabel>> {
@@ -43,6 +53,15 @@ impl ProviderContext {
     /// The selector of the objects that this provider has made.
     pub fn selector(&self) -> String {
         format!("nodepool_provider_name={}", self.provider)
+    }
+
+    pub fn set_obstacles(&self, obstacles: HashMap<String, String>) {
+        *self.obstacles.lock().unwrap_or_else(PoisonError::into_inner) = obstacles;
+    }
+
+    /// The obstacle that holds up the deletion of a namespace, in the cluster's words.
+    pub fn obstacle(&self, namespace: &str) -> Option<String> {
+        self.obstacles.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
     }
 
     pub fn set_pods(&self, pods: HashMap<String, PodState>) {

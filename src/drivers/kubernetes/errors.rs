@@ -96,8 +96,20 @@ pub fn transport_error(error: &kube::Error) -> CloudError {
     match error {
         // An exec plugin, a token file or a certificate cannot be used.
         kube::Error::Auth(_) => CloudError::Denied(format!("credentials: {detail}")),
-        _ => CloudError::Outage { detail, may_have_worked: true },
+        _ => CloudError::Outage { detail, may_have_worked: !is_connect_error(error) },
     }
+}
+
+/// Whether there was no connection, so that the request was not sent.
+fn is_connect_error(error: &kube::Error) -> bool {
+    let mut cause = Some(error as &(dyn std::error::Error + 'static));
+    while let Some(error) = cause {
+        if error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect()) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Error text with its causes, which name the actual problem.

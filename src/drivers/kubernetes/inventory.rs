@@ -107,7 +107,7 @@ pub fn inventory<'a>(
         let namespace = text(&pod["metadata"]["namespace"]).unwrap_or_default();
         states.insert(namespace.to_owned(), (name_of(pod).to_owned(), PodState::of(pod)));
     }
-    let mut of_namespaces = HashMap::new();
+    let (mut of_namespaces, mut obstacles) = (HashMap::new(), HashMap::new());
     let instances = namespaces.map(|namespace| {
         let (name, metadata) = (name_of(namespace), labels_of(namespace));
         let mut instance = Instance::new(ExternalId::text(name));
@@ -122,6 +122,9 @@ pub fn inventory<'a>(
             (Some(label), None) if label.pod_spec.is_none() => InstanceState::Running,
             _ => InstanceState::Starting,
         };
+        if instance.state == InstanceState::Stopping {
+            obstacles.extend(deletion_obstacle(namespace).map(|obstacle| (name.to_owned(), obstacle)));
+        }
         if let Some(label) = &known {
             instance.resources = label.need.clone();
         }
@@ -138,6 +141,7 @@ pub fn inventory<'a>(
     });
     let inventory = Inventory::new(instances.collect());
     context.set_pods(of_namespaces);
+    context.set_obstacles(obstacles);
     inventory
 }
 

@@ -193,6 +193,14 @@ impl StateMachine for Machine {
         }
     }
 
+    fn obstacle(&self) -> Option<String> {
+        match self {
+            Machine::Launch(machine) => machine.obstacle(),
+            Machine::Delete(machine) => machine.obstacle(),
+            Machine::List(_) | Machine::Watch(_) | Machine::Unsupported => None,
+        }
+    }
+
     fn label(&self) -> &'static str {
         match self {
             Machine::Launch(machine) => machine.label(),

@@ -63,6 +63,10 @@ impl Pool {
             (None, Some(recorded)) => (recorded.kind, recorded.reason.to_string(), recorded.since),
             (None, None) => return None,
         };
+        let obstacles = self.fulfillments.get(id).into_iter().flat_map(|fulfillment| fulfillment.launches());
+        let obstacles =
+            obstacles.filter_map(|(node, launch)| Some(format!("; node {node} waits: {}", launch.obstacle()?)));
+        let reason = reason + &obstacles.collect::<String>();
         let (provider, pool) = (self.id.provider.clone(), self.id.pool.clone());
         Some(PoolVerdict { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
     }

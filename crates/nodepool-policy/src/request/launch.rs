@@ -107,6 +107,8 @@ pub struct Launch {
     #[serde(skip)]
     attempt_started_at: MonotonicTime,
     external_id: Option<ExternalId>,
+    /// The obstacle that holds the attempt up, in the cloud's own words.
+    obstacle: Option<String>,
     stage: Stage,
 }
 
@@ -178,6 +180,7 @@ impl Launch {
             outage_since: None,
             started_at: now,
             attempt_started_at: now,
+            obstacle: None,
             stage: Stage::Creating,
         };
         (launch, vec![LaunchEffect::Submit(job)])
@@ -185,6 +188,11 @@ impl Launch {
 
     pub fn external_id(&self) -> Option<&ExternalId> {
         self.external_id.as_ref()
+    }
+
+    /// The obstacle that holds the launch up, in the cloud's own words.
+    pub fn obstacle(&self) -> Option<&str> {
+        self.obstacle.as_deref().filter(|_| matches!(self.stage, Stage::Creating))
     }
 
     /// Duration of the current attempt so far.
@@ -222,6 +230,10 @@ impl Launch {
     pub fn step(&mut self, event: LaunchEvent, now: MonotonicTime) -> Vec<LaunchEffect> {
         match event {
             LaunchEvent::JobUpdate(JobEvent::InstanceKnown(id)) => self.note_id(id),
+            LaunchEvent::JobUpdate(JobEvent::Waiting(obstacle)) => {
+                self.obstacle = obstacle;
+                Vec::new()
+            }
             LaunchEvent::JobUpdate(JobEvent::Finished(result)) => self.job_ended(result, now),
             // A scan of an abandoned attempt may still run. Its address may belong to another server by now.
             LaunchEvent::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
@@ -356,6 +368,7 @@ impl Launch {
     }
 
     fn submit(&mut self) -> Vec<LaunchEffect> {
+        self.obstacle = None;
         self.stage = Stage::Creating;
         vec![LaunchEffect::Submit(Job::Launch(self.order.clone()))]
     }

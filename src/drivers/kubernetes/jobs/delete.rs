@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use tracing::warn;
-
 use crate::kubernetes::calls::{self, Call, Reply};
 use crate::kubernetes::context::ProviderContext;
-use crate::kubernetes::errors::{Rejection, failed};
-use crate::kubernetes::inventory::{deletion_obstacle, is_being_deleted};
+use crate::kubernetes::errors::failed;
+use crate::kubernetes::inventory::is_being_deleted;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
@@ -17,8 +15,6 @@ use nodepool_model::records::ids::ExternalId;
 pub struct DeleteNamespace {
     context: Arc<ProviderContext>,
     id: ExternalId,
-    /// The namespace was in deletion before this job, so something holds the deletion up.
-    is_held_up: bool,
     step: Step,
 }
 
@@ -34,7 +30,7 @@ enum Step {
 
 impl DeleteNamespace {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        Self { context, id, is_held_up: false, step: Step::Begin }
+        Self { context, id, step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {
@@ -45,31 +41,27 @@ impl DeleteNamespace {
         }
     }
 
+    /// The obstacle that holds the deletion up.
+    pub fn obstacle(&self) -> Option<String> {
+        match self.step {
+            Step::Awaiting | Step::Checking => self.context.obstacle(&self.id.to_string()),
+            Step::Begin | Step::Deleting | Step::Finished => None,
+        }
+    }
+
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.delete(),
             (Step::Deleting | Step::Checking, Input::Reply(Err(CloudError::NotFound(_)))) => {
                 Next::Done(Outcome::Deleted)
             }
-            (Step::Deleting, Input::Reply(Ok(Reply::Rejected(Rejection::NotYet(_))))) => {
-                self.is_held_up = true;
-                self.check()
-            }
-            (Step::Deleting, Input::Reply(Ok(Reply::Object(namespace)))) => {
-                self.is_held_up = deletion_obstacle(&namespace).is_some();
-                if self.is_held_up { self.check() } else { self.observe() }
-            }
+            // The namespace is being deleted already if the request was rejected.
             (Step::Deleting, Input::Reply(Ok(_))) => self.observe(),
             (Step::Awaiting, Input::Observed(inventory)) => self.on_observed(inventory),
             (Step::Checking, Input::Reply(Ok(Reply::Object(namespace)))) => {
                 // Otherwise the request was lost.
                 if !is_being_deleted(&namespace) {
                     return self.delete();
-                }
-                if let Some(obstacle) = deletion_obstacle(&namespace).filter(|_| self.is_held_up) {
-                    self.is_held_up = false;
-                    let (provider, namespace) = (&self.context.provider, &self.id);
-                    warn!(%provider, %namespace, obstacle, "the namespace is in deletion and does not end");
                 }
                 self.observe()
             }

@@ -54,6 +54,8 @@ pub struct LaunchNode {
     token: Option<Token>,
     /// Consecutive requests without a response.
     lost: u32,
+    /// The obstacle that holds the pod up, in the cluster's words.
+    obstacle: Option<String>,
     step: Step,
 }
 
@@ -69,6 +71,9 @@ enum Step {
     /// Reads the namespace that exists already.
     ReadingNamespace,
     Creating(Part),
+    /// Reads the namespace after the response to a creation was lost, because a failed read shows whether the cluster
+    /// responds at all.
+    Recovering(Part),
     /// The time waited so far, and the last delay.
     ReadingToken(Seconds, Seconds),
     /// The number of inventories that lacked the namespace.
@@ -105,6 +110,7 @@ impl LaunchNode {
             has_plain_role: false,
             token: None,
             lost: 0,
+            obstacle: None,
             step: Step::Begin,
             order,
         }
@@ -114,10 +120,14 @@ impl LaunchNode {
         self.id.as_ref()
     }
 
+    pub fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+
     pub fn label(&self) -> &'static str {
         match self.step {
             Step::Begin => "beginning",
-            Step::ReadingNamespace => "reading the namespace",
+            Step::ReadingNamespace | Step::Recovering(_) => "reading the namespace",
             Step::Creating(Part::Namespace) => "creating the namespace",
             Step::Creating(Part::Account | Part::Secret | Part::Role | Part::Binding) => "creating the account",
             Step::Creating(Part::Pod) => "creating the pod",
@@ -129,14 +139,18 @@ impl LaunchNode {
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        if !matches!(input, Input::Reply(Ok(Reply::Lost(_)))) {
-            self.lost = 0;
-        }
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::ReadingNamespace, Input::Reply(Ok(Reply::Object(namespace)))) => self.on_existing(&namespace),
             (Step::ReadingNamespace, Input::Reply(Err(CloudError::NotFound(_)))) => self.create(Part::Namespace),
             (Step::Creating(part), Input::Reply(reply)) => self.on_created(part, reply),
+            (Step::Recovering(Part::Namespace), Input::Reply(Ok(Reply::Object(namespace)))) => {
+                self.on_existing(&namespace)
+            }
+            (Step::Recovering(Part::Namespace), Input::Reply(Err(CloudError::NotFound(_)))) => {
+                self.create(Part::Namespace)
+            }
+            (Step::Recovering(part), Input::Reply(Ok(Reply::Object(_)))) => self.create(part),
             (Step::ReadingToken(waited, delay), Input::Reply(Ok(Reply::Object(secret)))) => {
                 self.on_secret(waited, delay, &secret)
             }
@@ -238,6 +252,7 @@ impl LaunchNode {
     fn on_created(&mut self, part: Part, reply: Result<Reply, CloudError>) -> Next<Call> {
         match reply {
             Ok(Reply::Object(_)) => self.next_part(part),
+            // An earlier request has made it.
             Ok(Reply::Rejected(Rejection::Exists { is_being_deleted: false })) if part != Part::Namespace => {
                 self.next_part(part)
             }
@@ -254,7 +269,9 @@ impl LaunchNode {
                 if self.lost >= MAX_LOST {
                     return Next::Failed(CloudError::Outage { detail: text, may_have_worked: true });
                 }
-                self.repeat(part, Seconds(LOST_DELAY.0 * f64::from(1_u32 << (self.lost - 1))))
+                let delay = Seconds(LOST_DELAY.0 * f64::from(1_u32 << (self.lost - 1)));
+                let call = calls::namespace(&self.namespace).after(delay);
+                self.call(Step::Recovering(part), call)
             }
             Err(CloudError::Denied(text)) if part == Part::Role && !self.has_plain_role && is_escalation(&text) => {
                 self.has_plain_role = true;
@@ -272,6 +289,7 @@ impl LaunchNode {
     }
 
     fn next_part(&mut self, part: Part) -> Next<Call> {
+        self.lost = 0;
         let has_pod = self.label.as_ref().is_some_and(|label| label.pod_spec.is_some());
         match part {
             Part::Namespace => self.create(Part::Account),
@@ -320,6 +338,11 @@ impl LaunchNode {
     }
 
     fn on_pod(&mut self, state: PodState, looks: u32) -> Next<Call> {
+        self.obstacle = match &state {
+            PodState::Starting(why) => why.clone(),
+            PodState::PullFailing(why) => Some(why.clone()),
+            PodState::Ready(_) | PodState::Failed(_) => None,
+        };
         match state {
             PodState::Ready(node) => self.launched(node),
             PodState::Failed(why) => status_failure(why),
