@@ -84,12 +84,19 @@ impl CliHarness {
         let mut nodes = Vec::new();
         for (index, label) in request["node_types"].as_array().unwrap().iter().enumerate() {
             let id = format!("{index:010}");
-            let node = json!({
+            let mut node = json!({
                 "state": "ready", "allocated_to": name, "type": [label], "provider": "p", "pool": "main",
                 "interface_ip": "127.0.0.1", "connection_port": 22 + 2000 * index, "username": "zuul",
                 "host_keys": ["ssh-ed25519 AAAA"], "connection_type": "ssh", "python_path": "auto",
                 "attributes": {"zone": "yes", "no": "007"},
             });
+            if label == "pod" {
+                node["connection_type"] = "kubectl".into();
+                node["connection_port"] = json!({
+                    "name": "main-1", "namespace": "main-1", "host": "https://127.0.0.1:6443", "skiptls": false,
+                    "token": "secret", "user": "zuul-worker", "ca_crt": "Q0E=", "pod": "pod",
+                });
+            }
             self.put(&format!("/nodepool/nodes/{id}"), node.to_string().as_bytes()).await;
             nodes.push(id);
         }
@@ -347,6 +354,34 @@ async fn the_run_command_gets_its_nodes_and_its_status_is_returned() {
     assert_eq!(inventory["all"]["children"]["b_1"]["hosts"], json!({"node2": null}));
     assert!(!std::path::Path::new(file("where").trim()).exists(), "the files are deleted when the command ends");
     harness.assert_released(2).await;
+    harness.stop().await;
+}
+
+#[tokio::test]
+async fn the_run_command_gets_a_kubeconfig_for_its_pods() {
+    let harness = CliHarness::new().await;
+    let script = r#"stat -c %a "$KUBECONFIG"; cp "$KUBECONFIG" kubeconfig; cp "$NODEPOOL_INVENTORY" inventory.yaml"#;
+    let child = harness.spawn(&["request", "--label", "a", "--label", "pod", "--", "sh", "-c", script]);
+    harness.fulfill_request().await;
+    let output = wait_for_output(child).await;
+    assert_eq!((output.status, output.stdout.as_str()), (Some(0), "600\n"), "{}", output.stderr);
+    let file = |name: &str| std::fs::read_to_string(harness.home.path().join(name)).unwrap();
+    let cluster = json!({"server": "https://127.0.0.1:6443", "certificate-authority-data": "Q0E="});
+    let context = json!({"cluster": "node2", "user": "node2", "namespace": "main-1"});
+    let expected = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "node2",
+        "clusters": [{"name": "node2", "cluster": cluster}],
+        "users": [{"name": "node2", "user": {"token": "secret"}}],
+        "contexts": [{"name": "node2", "context": context}],
+    });
+    assert_eq!(serde_json::from_str::<Value>(&file("kubeconfig")).unwrap(), expected);
+    let inventory = file("inventory.yaml");
+    assert!(!inventory.contains("secret"), "{inventory}");
+    let inventory: Value = serde_yaml::from_str(&inventory).unwrap();
+    let hosts = &inventory["all"]["hosts"];
+    assert_eq!(hosts["node2"]["ansible_kubectl_pod"], "pod");
+    assert_eq!(hosts["node2"]["ansible_kubectl_context"], "node2");
+    assert_eq!(hosts["node1"].get("ansible_kubectl_kubeconfig"), None);
     harness.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nodepool::actors::provider::providers;
-use nodepool_driver::error::CloudError;
+use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
@@ -16,13 +16,13 @@ use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernet
 
 use crate::client::Client;
 
-struct KubernetesHarness {
-    cluster: SimulatedKubernetes,
-    provider: ProviderHarness,
+pub struct KubernetesHarness {
+    pub cluster: SimulatedKubernetes,
+    pub provider: ProviderHarness,
 }
 
 /// Labels with their keys.
-const LABELS: &[(&str, &str)] = &[
+pub const LABELS: &[(&str, &str)] = &[
     ("ns", "type: namespace"),
     (
         "pod",
@@ -31,13 +31,13 @@ const LABELS: &[(&str, &str)] = &[
 ];
 
 impl KubernetesHarness {
-    async fn start(flags: &[&str], labels: &[(&str, &str)]) -> Self {
+    pub async fn start(flags: &[&str], labels: &[(&str, &str)]) -> Self {
         let cluster = SimulatedKubernetes::start(&[&["--tls", "--pod-start-s", "0.1"], flags].concat()).await;
         let kubeconfig = cluster.kubeconfig();
         Self { provider: Self::provider(kubeconfig, labels), cluster }
     }
 
-    fn provider(kubeconfig: PathBuf, labels: &[(&str, &str)]) -> ProviderHarness {
+    pub fn provider(kubeconfig: PathBuf, labels: &[(&str, &str)]) -> ProviderHarness {
         let names = labels.iter().map(|(name, _)| format!("{{name: {name}}}")).collect::<Vec<_>>().join(", ");
         let labels =
             labels.iter().map(|(name, keys)| format!("{{name: {name}, {keys}}}")).collect::<Vec<_>>().join(", ");
@@ -49,14 +49,14 @@ impl KubernetesHarness {
         ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
     }
 
-    async fn launch(&mut self, label: &str, node: &str) -> Result<Instance, CloudError> {
+    pub async fn launch(&mut self, label: &str, node: &str) -> Result<Instance, CloudError> {
         match self.provider.run(order(label, node)).await? {
             Outcome::Launched(instance) => Ok(*instance),
             other => panic!("{other:?}"),
         }
     }
 
-    async fn delete(&mut self, instance: Instance) {
+    pub async fn delete(&mut self, instance: Instance) {
         assert_eq!(self.provider.run(Job::Delete(instance.external_id)).await, Ok(Outcome::Deleted));
     }
 
@@ -88,7 +88,7 @@ fn user_of(harness: &KubernetesHarness, connection: &Value) -> Client {
 }
 
 /// The connection data of a node.
-fn connection(instance: &Instance) -> Value {
+pub fn connection(instance: &Instance) -> Value {
     instance.login.as_ref().expect("a launched node has a login").connection_port.clone()
 }
 
@@ -189,6 +189,43 @@ fn a_pod_that_never_runs_fails_with_the_words_of_the_cluster() {
     });
 }
 
+#[test]
+fn a_token_that_comes_late_is_waited_for() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&["--secret-fill-s", "5"], LABELS).await;
+        let node = harness.launch("ns", "0000000001").await.unwrap();
+        assert!(connection(&node)["token"].as_str().is_some_and(|token| !token.is_empty()), "{node:?}");
+        harness.delete(node).await;
+        harness.assert_empty().await;
+    });
+}
+
+#[test]
+fn a_token_that_never_comes_ends_the_attempt() {
+    on_real_time(async {
+        let mut harness = KubernetesHarness::start(&["--secret-fill-s", "3600"], LABELS).await;
+        let error = harness.launch("ns", "0000000001").await.unwrap_err();
+        let CloudError::Failed { kind: FailureKind::Nodepool, detail } = error else { panic!("{error:?}") };
+        assert_eq!(detail, "the account zuul-worker has no token after 30 s");
+    });
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_ends_the_attempt() {
+    on_real_time(async {
+        let keys = "type: pod, image: registry.example/missing, annotations: {loopback/waiting: ImagePullBackOff}";
+        let mut harness = KubernetesHarness::start(&[], &[("pod", keys)]).await;
+        harness.provider.submit(1, order("pod", "0000000001"));
+        wait_for_obstacle(&mut harness.provider, "registry.example/missing").await;
+        let error = harness.provider.wait_for_end().await.1.unwrap_err();
+        let CloudError::Failed { kind: FailureKind::Status, detail } = error else { panic!("{error:?}") };
+        assert!(detail.contains("ImagePullBackOff") && detail.contains("registry.example/missing"), "{detail}");
+        // Three looks at least 10 s apart.
+        let looks = &harness.cluster.state().await["counters"]["calls_by_kind"]["get pods"];
+        assert_eq!(looks, &json!(3));
+    });
+}
+
 /// Waits for an obstacle with these words among the events of the running job.
 async fn wait_for_obstacle(provider: &mut ProviderHarness, words: &str) {
     loop {
@@ -243,50 +280,5 @@ fn nodes_are_ready_however_the_watches_end() {
             }
             harness.assert_empty().await;
         }
-    });
-}
-
-#[test]
-fn tokens_of_an_exec_plugin_are_renewed() {
-    on_real_time(async {
-        let mut harness = KubernetesHarness::start(&["--token-lifetime-s", "2"], LABELS).await;
-        let folder = tempfile::tempdir().unwrap();
-        let text = std::fs::read_to_string(harness.cluster.kubeconfig()).unwrap();
-        let mut kubeconfig: Value = serde_yaml::from_str(&text).unwrap();
-        let exec = json!({
-            "apiVersion": "client.authentication.k8s.io/v1", "command": "curl", "interactiveMode": "Never",
-            "args": ["-s", harness.cluster.credential_url("nodepool")],
-        });
-        for user in kubeconfig["users"].as_array_mut().unwrap() {
-            user["user"] = json!({ "exec": exec });
-        }
-        let path = folder.path().join("kubeconfig");
-        let written = kubeconfig.to_string();
-        std::fs::write(&path, &written).unwrap();
-        harness.provider = KubernetesHarness::provider(path.clone(), LABELS);
-        for number in 0..6 {
-            let node = harness.launch("pod", &format!("000000000{number}")).await.unwrap();
-            harness.delete(node).await;
-        }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), written);
-    });
-}
-
-#[test]
-fn an_unusable_kubeconfig_is_the_reason_of_each_failure() {
-    on_real_time(async {
-        let harness = KubernetesHarness::start(&[], LABELS).await;
-        let provider = KubernetesHarness::provider(PathBuf::from("/no/such/kubeconfig"), LABELS);
-        let facts = provider.wait_for_facts(|facts| facts.unavailable.is_some()).await;
-        let reason = facts.unavailable.as_ref().unwrap().reason().to_owned();
-        assert!(reason.contains("/no/such/kubeconfig does not exist"), "{reason}");
-        let folder = tempfile::tempdir().unwrap();
-        let text = std::fs::read_to_string(harness.cluster.kubeconfig()).unwrap();
-        let path = folder.path().join("kubeconfig");
-        std::fs::write(&path, text.replace("nodepool", "other")).unwrap();
-        let provider = KubernetesHarness::provider(path, LABELS);
-        let facts = provider.wait_for_facts(|facts| facts.unavailable.is_some()).await;
-        let reason = facts.unavailable.as_ref().unwrap().reason().to_owned();
-        assert!(reason.contains("context nodepool of the kubeconfig"), "{reason}");
     });
 }

@@ -143,6 +143,20 @@ fn a_request_shows_why_its_node_does_not_start() {
 }
 
 #[test]
+fn a_request_waits_while_the_quota_of_the_cluster_is_exceeded() {
+    on_real_time(async {
+        let harness = LauncherHarness::start("0.1").await;
+        harness.cluster.knobs(json!({"faults": ["quota verb=create resource=pods"]})).await;
+        let id = harness.consumer.submit_labels(&["pod"]).await;
+        harness.wait_for_reason(&id, "exceeded quota").await;
+        harness.cluster.knobs(json!({"faults": []})).await;
+        assert_eq!(harness.wait_for_end(&id).await, RequestState::Fulfilled);
+        harness.release(&id).await;
+        harness.wait_until_empty().await;
+    });
+}
+
+#[test]
 fn only_leaked_namespaces_of_ours_are_deleted() {
     on_real_time(async {
         let harness = LauncherHarness::start("0.1").await;

@@ -6,6 +6,8 @@
 
 mod client;
 mod contract;
+mod credentials;
 mod driver;
 mod launcher;
+mod reference;
 mod simulated;

@@ -178,7 +178,8 @@ impl LabelReader<'_, '_> {
         }
         self.check_name(is_pod);
         let (requests, limits) = (self.amounts("", &defaults.requests), self.limits(defaults));
-        let mut need = Resources::none().with("instances", 1.0);
+        // The records of Nodepool 11 always have these, also as 0.
+        let mut need = Resources::none().with("instances", 1.0).with("cores", 0.0).with("ram", 0.0);
         for ((_, _, _, name), amount) in RESOURCES.iter().zip(requests) {
             need = amount.map_or(need.clone(), |amount| need.with(name, amount as f64));
         }
@@ -410,7 +411,7 @@ mod tests {
         );
         let (found, _) = labels("", &["type: pod, image: i, cpu: 3, memory: 0"]);
         assert_eq!(resources(&found[0]), json!({"requests": {"cpu": 3}, "limits": {"cpu": 3}}));
-        assert!(!found[0].need.names().any(|name| name == "ram"));
+        assert_eq!(found[0].need.get("ram"), 0.0);
     }
 
     #[test]
@@ -432,9 +433,9 @@ mod tests {
                     {name: b, resources: {limits: {cpu: 1}}}]}";
         let (found, _) = labels("", &[spec, "type: pod, spec: {containers: []}"]);
         assert_eq!((found[0].need.get("cores"), found[0].need.get("ram")), (1.5, 1024.0));
-        assert_eq!(found[1].need.iter().collect::<Vec<_>>(), [("instances", 1.0)]);
+        assert_eq!(found[1].need.iter().collect::<Vec<_>>(), [("cores", 0.0), ("instances", 1.0), ("ram", 0.0)]);
         let (found, _) = labels("default-label-cpu: 2, ", &[spec]);
-        assert_eq!(found[0].need.iter().collect::<Vec<_>>(), [("cores", 2.0), ("instances", 1.0)]);
+        assert_eq!(found[0].need.iter().collect::<Vec<_>>(), [("cores", 2.0), ("instances", 1.0), ("ram", 0.0)]);
         assert!(found[0].pod_spec.as_ref().unwrap()["containers"][0]["resources"].get("limits").is_none());
     }
 

@@ -32,6 +32,9 @@ async fn faults_hit_the_calls_that_they_describe() {
     answer.refused(429, "TooManyRequests");
     let text = create("three").await.refused(500, "ServerTimeout");
     assert!(text.starts_with("No API token found for service account \"default\""), "{text}");
+    simulated.knobs(json!({"faults": ["quota times=1 verb=create resource=pods"]})).await;
+    let text = create("three").await.refused(403, "Forbidden");
+    assert!(text.contains("exceeded quota: "), "{text}");
     simulated
         .knobs(json!({"faults": ["409 method=POST path=/pods$", "401 verb=list after=1", "html verb=delete"]}))
         .await;

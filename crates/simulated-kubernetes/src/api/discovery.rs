@@ -13,7 +13,7 @@ pub const REVIEWS: &str = "authorization.k8s.io";
 const GROUPS: [&str; 4] = ["apps", "authorization.k8s.io", "batch", RBAC];
 const OPENSHIFT_GROUPS: [&str; 4] = [AUTHORIZATION, PROJECTS, QUOTA_GROUP, USERS];
 /// Resources that are no stored objects: group, plural, kind, whether they are namespaced, and verbs.
-const VIRTUAL: [(&str, &str, &str, bool, &[&str]); 8] = [
+const VIRTUAL: [(&str, &str, &str, bool, &[&str]); 9] = [
     ("", "pods/binding", "Binding", true, &["create"]),
     ("", "pods/exec", "PodExecOptions", true, &["create", "get"]),
     ("", "pods/log", "Pod", true, &["get"]),
@@ -22,6 +22,7 @@ const VIRTUAL: [(&str, &str, &str, bool, &[&str]); 8] = [
     (PROJECTS, "projects", "Project", false, &["delete", "get", "list", "watch"]),
     (PROJECTS, "projectrequests", "ProjectRequest", false, &["create", "list"]),
     (AUTHORIZATION, "rolebindings", "RoleBinding", true, &["create", "delete", "get", "list"]),
+    (USERS, "users", "User", false, &["get"]),
 ];
 /// Abbreviations that kubectl accepts.
 const SHORT_NAMES: [(&str, &str); 9] = [

@@ -73,6 +73,7 @@ impl Simulation {
             let outcome = match kind {
                 FaultKind::Status(status) => CallOutcome::Respond(status_fault(status, retry_after_s)),
                 FaultKind::NoToken => CallOutcome::Respond(Response::no_token("default")),
+                FaultKind::Quota => CallOutcome::Respond(Response::exceeded_quota()),
                 FaultKind::Html => CallOutcome::Respond(Response::html()),
                 FaultKind::Closed => CallOutcome::Disconnect(Duration::ZERO),
                 FaultKind::Hang => CallOutcome::Disconnect(hang),

@@ -14,6 +14,8 @@ pub enum FaultKind {
     Status(u16),
     /// 500 `ServerTimeout`: the token of the account `default` does not exist yet; the call has no effect.
     NoToken,
+    /// 403 `Forbidden` with the text of an exceeded ResourceQuota; the call has no effect.
+    Quota,
     /// 502 with an HTML page, as a proxy in front of the cluster responds; the call has no effect.
     Html,
     /// The connection is closed without a response; the call has no effect.
@@ -69,6 +71,7 @@ impl FromStr for FaultKind {
     fn from_str(text: &str) -> Result<Self, String> {
         Ok(match text {
             "no-token" => Self::NoToken,
+            "quota" => Self::Quota,
             "html" => Self::Html,
             "closed" => Self::Closed,
             "hang" => Self::Hang,

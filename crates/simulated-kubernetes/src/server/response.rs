@@ -125,6 +125,12 @@ impl Response {
         Self::failure(500, "ServerTimeout", text, details).with("Retry-After", "1")
     }
 
+    /// A ResourceQuota leaves no room for a pod.
+    pub fn exceeded_quota() -> Self {
+        let text = "pods \"pod\" is forbidden: exceeded quota: quota, requested: pods=1, used: pods=1, limited: pods=1";
+        Self::failure(403, "Forbidden", text, json!({"name": "pod", "kind": "pods"}))
+    }
+
     /// A resource version, or a `continue`, of which nothing is known anymore.
     pub fn gone(message: impl Into<String>) -> Self {
         Self::failure(410, "Expired", message, Value::Null)

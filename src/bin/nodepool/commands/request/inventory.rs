@@ -6,6 +6,7 @@ use nodepool_model::report::status::port_or_redacted;
 use serde_json::{Map, Value, json};
 
 use crate::commands::request::consumer::LockedNode;
+use crate::commands::request::kubeconfig::is_in_cluster;
 
 /// Columns of the table of nodes.
 pub const COLUMNS: &[Column<Value>] = &[
@@ -89,16 +90,22 @@ pub fn known_hosts(nodes: &[LockedNode]) -> String {
 }
 
 /// The name of a node in the inventory and in the variables.
-fn host_name(index: usize) -> String {
+pub fn host_name(index: usize) -> String {
     format!("node{}", index + 1)
 }
 
+/// Files that an inventory refers to.
+pub struct Paths {
+    pub known_hosts: String,
+    pub kubeconfig: String,
+}
+
 /// An Ansible inventory in YAML: the hosts `node1`, `node2` …, and a group for every label.
-pub fn ansible(nodes: &[LockedNode], known_hosts_file: &str) -> Value {
+pub fn ansible(nodes: &[LockedNode], paths: &Paths) -> Value {
     let mut hosts = Map::new();
     let mut groups: Map<String, Value> = Map::new();
     for (index, locked) in nodes.iter().enumerate() {
-        hosts.insert(host_name(index), host_variables(locked, known_hosts_file));
+        hosts.insert(host_name(index), host_variables(&host_name(index), locked, paths));
         let group = groups.entry(group_name(locked.label.as_str())).or_insert_with(|| json!({"hosts": {}}));
         group["hosts"][host_name(index)] = Value::Null;
     }
@@ -114,7 +121,7 @@ fn group_name(label: &str) -> String {
     }
 }
 
-fn host_variables(locked: &LockedNode, known_hosts_file: &str) -> Value {
+fn host_variables(name: &str, locked: &LockedNode, paths: &Paths) -> Value {
     let node = &locked.node;
     let mut variables = Map::new();
     let mut set = |name: &str, value: Value| {
@@ -129,7 +136,14 @@ fn host_variables(locked: &LockedNode, known_hosts_file: &str) -> Value {
     set("ansible_shell_type", json!(node.shell_type));
     set("ansible_python_interpreter", json!(node.python_path));
     if matches!(node.connection_type.as_deref(), None | Some("ssh") | Some("network_cli")) {
-        set("ansible_ssh_common_args", json!(ssh_arguments(node, known_hosts_file)));
+        set("ansible_ssh_common_args", json!(ssh_arguments(node, &paths.known_hosts)));
+    }
+    // The variables of the connection plugin kubernetes.core.kubectl.
+    if is_in_cluster(node) {
+        set("ansible_kubectl_kubeconfig", json!(paths.kubeconfig));
+        set("ansible_kubectl_context", json!(name));
+        set("ansible_kubectl_namespace", node.connection_port["namespace"].clone());
+        set("ansible_kubectl_pod", node.connection_port["pod"].clone());
     }
     let mut facts = describe(locked, Credentials::Hidden);
     if let Some(facts) = facts.as_object_mut() {

@@ -2,6 +2,7 @@
 
 pub mod consumer;
 pub mod inventory;
+pub mod kubeconfig;
 pub mod run;
 
 use std::collections::BTreeSet;

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::commands::request::consumer::LockedNode;
-use crate::commands::request::inventory::{self, Credentials};
+use crate::commands::request::inventory::{self, Credentials, Paths};
+use crate::commands::request::kubeconfig::kubeconfig;
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::output::Output;
 
@@ -38,7 +39,12 @@ impl NodeFiles {
         let list: Value = nodes.iter().map(|node| inventory::describe(node, Credentials::Included)).collect();
         files.put("nodes.json", &format!("{list:#}\n"))?;
         files.put("known_hosts", &inventory::known_hosts(nodes))?;
-        let inventory = inventory::ansible(nodes, &files.path("known_hosts").to_string_lossy());
+        if let Some(kubeconfig) = kubeconfig(nodes) {
+            files.put("kubeconfig", &format!("{kubeconfig:#}\n"))?;
+        }
+        let paths = ["known_hosts", "kubeconfig"].map(|name| files.path(name).to_string_lossy().into_owned());
+        let [known_hosts, kubeconfig] = paths;
+        let inventory = inventory::ansible(nodes, &Paths { known_hosts, kubeconfig });
         files.put("inventory.yaml", &serde_yaml::to_string(&inventory).context("cannot write the inventory")?)?;
         Ok(files)
     }
@@ -81,6 +87,9 @@ pub async fn run(
         .env("NODEPOOL_INVENTORY", files.path("inventory.yaml"))
         .env("NODEPOOL_KNOWN_HOSTS", files.path("known_hosts"))
         .kill_on_drop(true);
+    if files.path("kubeconfig").exists() {
+        prepared.env("KUBECONFIG", files.path("kubeconfig"));
+    }
     set_parent_death_signal(&mut prepared);
     let spawned = prepared.spawn();
     let child = match spawned {
