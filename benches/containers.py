@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Pods and namespaces of a simulated Kubernetes: how soon each launcher notices, and what it costs.
+
+usage: benches/run containers [--rounds N] [--namespaces N] [--pods N] [--idle S] [--launchers NAME,…] [--markdown FILE]
+
+Needs a Python interpreter with kazoo. Each part has its own ZooKeeper, cluster and launcher.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+
+sys.dont_write_bytecode = True
+from bad_hour import NODES, Consumer, Journal, line  # noqa: E402
+from parts import LABEL, Contestant, Process, ZooKeeper, setting, wait_for, write_config  # noqa: E402
+
+COLUMNS = ["metric", "aim", "ours", "reference", "ratio"]
+
+
+class Cluster(Process):
+    """The simulated Kubernetes, configured by its command line."""
+
+    def __init__(self, program, home, *flags):
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="cluster-", dir=home))
+        self.kubeconfig = self.home / "kubeconfig"
+        super().__init__([program, "--tls", "--kubeconfig", self.kubeconfig, *flags], self.home / "log")
+        self.control = wait_for("the simulated cluster", lambda: next(
+            (line.removeprefix("control on ") for line in self.log.read_text().splitlines()
+             if line.startswith("control on ") and "listening on" in self.log.read_text()), None))
+
+    def history(self):
+        with urllib.request.urlopen(f"{self.control}/sim/history", timeout=60) as answer:
+            return json.load(answer)
+
+    def pod(self, namespace):
+        return next(pod for pod in self.history()["pods"] if pod["namespace"] == namespace)
+
+    def deletion(self, namespace):
+        """Time of the call that deleted the namespace; None before it."""
+        return next(one for one in self.history()["namespaces"] if one["name"] == namespace)["delete_asked"]
+
+
+def write_cluster_config(path, zookeeper, kind):
+    path = write_config(path, zookeeper, True, 0)
+    text = path.read_text().partition("providers:")[0]
+    path.write_text(text + f"""providers:
+  - name: cluster
+    driver: kubernetes
+    context: nodepool
+    pools:
+      - name: main
+        labels:
+          - name: {LABEL}
+            type: {kind}
+            image: busybox
+""")
+
+
+@contextlib.contextmanager
+def launcher(arguments, who, kind, *flags):
+    """ZooKeeper, cluster, launcher process and consumer."""
+    with tempfile.TemporaryDirectory(prefix="nodepool-containers-") as home:
+        config = pathlib.Path(home) / "nodepool.yaml"
+        with ZooKeeper(home) as zookeeper, Cluster(arguments.cluster, home, *flags) as cluster:
+            write_cluster_config(config, zookeeper, kind)
+            with who.start(config, home, KUBECONFIG=str(cluster.kubeconfig)) as process:
+                consumer = Consumer(zookeeper)
+                consumer.serve_one()
+                yield zookeeper, cluster, process, consumer
+                consumer.client.stop()
+
+
+def fulfilled(journal, paths, limit):
+    """Times at which the requests were fulfilled."""
+    deadline = time.monotonic() + limit
+    while len(journal.ended) < len(paths):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(journal.ended)} of {len(paths)} requests ended in {limit} s")
+        time.sleep(0.02)
+        journal.follow()
+    ends = [journal.ended[path] for path in paths]
+    if failed := [end for end in ends if end[2] != "fulfilled"]:
+        raise RuntimeError(f"{len(failed)} requests failed")
+    return [end[1] for end in ends]
+
+
+def rounds(arguments, who):
+    """Median milliseconds from a running pod to a fulfilled request, and from a released node to the call that deletes it."""
+    ready, deleted = [], []
+    with launcher(arguments, who, "pod", "--pod-start-s", "0.5") as (zookeeper, cluster, _, consumer):
+        for _ in range(arguments.rounds):
+            journal = Journal(zookeeper, consumer)
+            (request,) = consumer.submit(1)
+            (end,) = fulfilled(journal, [request], 120)
+            node = f"{NODES}/{json.loads(consumer.client.get(request)[0])['nodes'][0]}"
+            record = json.loads(consumer.client.get(node)[0])
+            namespace = record["external_id"]
+            ready.append(1000 * (end - cluster.pod(namespace)["running"]))
+            with consumer.client.Lock(f"{node}/lock"):
+                consumer.client.delete(request)
+                for state in ("in-use", "used"):
+                    record = {**json.loads(consumer.client.get(node)[0]), "state": state}
+                    consumer.client.set(node, json.dumps(record).encode())
+                released = time.time()
+            wait_for("the deletion of the namespace", lambda: cluster.deletion(namespace))
+            deleted.append(1000 * (cluster.deletion(namespace) - released))
+    return statistics.median(ready), statistics.median(deleted)
+
+
+def burst(arguments, who):
+    """Namespaces per second, of many requests at once."""
+    with launcher(arguments, who, "namespace", "--secret-fill-s", "0.1") as (zookeeper, _, _, consumer):
+        journal, began = Journal(zookeeper, consumer), time.time()
+        ends = fulfilled(journal, consumer.submit(arguments.namespaces), 600)
+    return arguments.namespaces / (max(ends) - began)
+
+
+def idle(arguments, who):
+    """Processor time in percent, and memory, while many pods are in use and nothing changes."""
+    with launcher(arguments, who, "pod", "--pod-start-s", "0.5") as (zookeeper, _, process, consumer):
+        journal = Journal(zookeeper, consumer)
+        fulfilled(journal, consumer.submit(arguments.pods), 900)
+        time.sleep(10)
+        began, computed = time.monotonic(), process.computed()
+        time.sleep(arguments.idle)
+        percent = 100 * (process.computed() - computed) / (time.monotonic() - began)
+        return percent, process.resident_mb()
+
+
+def rows(arguments, contestants):
+    measured = {}
+    for part in (rounds, burst, idle):
+        measured[part] = {}
+        for name in arguments.launchers:
+            try:
+                measured[part][name] = part(arguments, contestants[name])
+            except (RuntimeError, OSError) as error:
+                print(f"{part.__name__}, {name}: {error!r}", file=sys.stderr, flush=True)
+                continue
+            print(part.__name__, name, measured[part][name], file=sys.stderr, flush=True)
+
+    def value(part, index=None):
+        return {name: found if index is None else found[index] for name, found in measured[part].items()}
+
+    return [
+        ("running pod to fulfilled request, median", "≤ 20 ms", value(rounds, 0), "ms", "less"),
+        ("released node to the call that deletes it, median", "≤ 20 ms", value(rounds, 1), "ms", "less"),
+        (f"{arguments.namespaces} namespaces at once", "≥ 10 ×", value(burst), "/s", "more"),
+        (f"processor time with {arguments.pods:,} idle pods", "≤ 0.5 %", value(idle, 0), "%", "less"),
+        (f"memory with {arguments.pods:,} idle pods", "", value(idle, 1), "MB", "less"),
+    ]
+
+
+def cells(metric, aim, values, unit, better):
+    ours, reference = values.get("ours"), values.get("reference")
+    shown = [f"{one:.3g} {unit}" if one is not None else "–" for one in (ours, reference)]
+    ratio = "–"
+    if ours and reference:
+        ratio = f"{(ours / reference if better == 'more' else reference / ours):.3g} ×"
+    return [metric, aim, *shown, ratio]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=os.path.abspath, required=True, help="directory of our programs")
+    parser.add_argument("--cluster", type=os.path.abspath, required=True, help="the program of the simulated Kubernetes")
+    parser.add_argument("--rounds", type=int, default=20, help="pods that are requested and released one by one")
+    parser.add_argument("--namespaces", type=int, default=100, help="namespaces that are requested at once")
+    parser.add_argument("--pods", type=int, default=1000, help="pods that are in use while nothing changes")
+    parser.add_argument("--idle", type=float, default=60, help="seconds for which nothing changes")
+    parser.add_argument("--launchers", type=lambda text: text.split(","), default=["ours", "reference"])
+    parser.add_argument("--markdown", help="also write the table to this file")
+    arguments = parser.parse_args()
+    reference = pathlib.Path(setting("NODEPOOL_TEST_REFERENCE")).parent
+    contestants = {"ours": Contestant("ours", arguments.programs, True), "reference": Contestant("reference", reference, True)}
+    table = [line(COLUMNS), "|" + "---|" * len(COLUMNS)]
+    table += [line(cells(*row)) for row in rows(arguments, contestants)]
+    text = "\n".join(table) + "\n"
+    print(text)
+    if arguments.markdown:
+        pathlib.Path(arguments.markdown).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
