@@ -66,7 +66,7 @@ impl KubernetesHarness {
     }
 }
 
-fn order(label: &str, node: &str) -> Job {
+pub fn order(label: &str, node: &str) -> Job {
     let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "kube")];
     Job::Launch(Arc::new(LaunchOrder {
         pool: "main".into(),

@@ -1,13 +1,14 @@
-//! The API that a Kubernetes driver relies on: one contract for the simulated cluster and real ones, and the knobs and
-//! faults of the simulated one.
+//! The kubernetes driver; the API that it relies on, with one contract for the simulated cluster and real ones; and the
+//! knobs and faults of the simulated one.
 //!
-//! NODEPOOL_TEST_KUBECONFIG names a real cluster on loopback for the contract, with the contexts `admin` and
-//! `nodepool`. Without it, only the simulated cluster is used.
+//! NODEPOOL_TEST_KUBECONFIG names a real cluster on loopback for the contract and one test of the driver, with the
+//! contexts `admin` and `nodepool`. Without it, only the simulated cluster is used.
 
 mod client;
 mod contract;
 mod credentials;
 mod driver;
 mod launcher;
+mod real;
 mod reference;
 mod simulated;
