@@ -2,10 +2,14 @@
 //!
 //! OS_CLIENT_CONFIG_FILE and OS_CLOUD name the real cloud; without them, only the simulated cloud is used.
 
+use std::collections::BTreeMap;
+
+use nodepool::actors::process::context::LauncherOptions;
 use nodepool_model::records::node::Node;
+use nodepool_zk::paths;
 use serde_json::{Value, json};
 use testkit::in_process_launcher::on_real_time;
-use testkit::openstack_harness::harness::{CLOUD_TIMEOUT, server_of, with_launcher};
+use testkit::openstack_harness::harness::{CLOUD_TIMEOUT, server_of, with_launcher, with_tuned_launcher};
 use testkit::openstack_harness::{TestCloud, clouds};
 use testkit::wait;
 
@@ -134,6 +138,71 @@ fn only_zones_of_the_pool_are_used_and_unknown_zones_fail() {
             harness.wait_until_empty().await;
         })
         .await;
+    });
+}
+
+#[test]
+fn a_reused_node_decides_the_zone_of_the_others() {
+    on_real_time(async {
+        let cloud = TestCloud::simulated(&["--zones", "z1,z2"]).await;
+        with_launcher(
+            &cloud,
+            |name| vec![cloud.provider(name)],
+            async |harness| {
+                // One idle node in each zone; the zone of a launch is random.
+                let mut idle = BTreeMap::new();
+                let mut others = Vec::new();
+                while idle.len() < 2 {
+                    let (id, nodes) = harness.obtain_nodes(&["a"]).await;
+                    let node = harness.consumer.request(&id).await.unwrap().nodes[0].clone();
+                    others.extend(idle.insert(nodes[0].az.clone(), (id, node)));
+                }
+                for (id, _) in &others {
+                    harness.accept_and_release(id).await;
+                }
+                wait::until("the other nodes to be deleted", CLOUD_TIMEOUT, async || {
+                    harness.consumer.nodes().await.len() == 2
+                })
+                .await;
+                for (id, _) in idle.values() {
+                    harness.consumer.zk.delete(&paths::request(id), -1).await.unwrap();
+                }
+                wait::until("two idle nodes", CLOUD_TIMEOUT, async || harness.consumer.ready_nodes().await == 2).await;
+                let (id, nodes) = harness.obtain_nodes(&["a", "a"]).await;
+                assert_eq!(nodes[0].az, nodes[1].az);
+                let assigned = harness.consumer.request(&id).await.unwrap().nodes;
+                assert_eq!(idle.values().filter(|(_, node)| assigned.contains(node)).count(), 1, "{assigned:?}");
+                harness.accept_and_release(&id).await;
+                let (id, _) = harness.obtain_nodes(&["a"]).await;
+                harness.accept_and_release(&id).await;
+                harness.wait_until_empty().await;
+            },
+        )
+        .await;
+    });
+}
+
+#[test]
+fn a_withdrawn_request_leaves_no_server_without_leak_detection() {
+    on_real_time(async {
+        for cloud in clouds(&["--boot-time-s", "3"]).await {
+            let rarely = |options: &mut LauncherOptions| options.cleanup_interval.0 = 3600.0;
+            with_tuned_launcher(
+                &cloud,
+                |name| vec![cloud.provider(name)],
+                rarely,
+                async |harness| {
+                    let id = harness.consumer.submit_labels(&["a"]).await;
+                    wait::until("the creation to be answered", CLOUD_TIMEOUT, async || {
+                        harness.consumer.nodes().await.iter().any(|(_, node)| node.external_id.as_str().is_some())
+                    })
+                    .await;
+                    harness.consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+                    harness.wait_until_empty().await;
+                },
+            )
+            .await;
+        }
     });
 }
 
