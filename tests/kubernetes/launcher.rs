@@ -11,6 +11,7 @@ use nodepool_model::records::request::RequestState;
 use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
 use testkit::in_process_launcher::{Consumer, InProcessDaemon, on_real_time, zookeeper};
+use testkit::real::python::{self, Interpreter};
 use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::wait;
 
@@ -125,6 +126,32 @@ fn the_records_of_nodes_have_what_zuul_reads() {
         assert_eq!((&raw["connection_type"], &raw["interface_ip"]), (&json!("namespace"), &Value::Null));
         harness.release(&first).await;
         harness.release(&second).await;
+        harness.wait_until_empty().await;
+    });
+}
+
+#[test]
+fn the_executor_of_zuul_makes_a_kubeconfig_of_our_nodes() {
+    on_real_time(async {
+        let harness = LauncherHarness::start("0.1").await;
+        let nodes = [harness.node("ns").await, harness.node("pod").await];
+        let data = nodes.each_ref().map(|(_, raw)| raw["connection_port"].to_string());
+        for zuul in Interpreter::ZUUL {
+            let folder = tempfile::tempdir().unwrap();
+            let kubeconfig = folder.path().join("kubeconfig");
+            let arguments = [kubeconfig.to_str().unwrap(), &*data[0], &*data[1]];
+            let contexts = python::run(zuul, "zuul_kubeconfig.py", &arguments, TIMEOUT).await;
+            for (context, (_, raw)) in contexts.iter().zip(&nodes) {
+                let user = Client::connect(&kubeconfig, context.as_str().unwrap());
+                let namespace = raw["external_id"].as_str().unwrap();
+                user.get(&format!("/api/v1/namespaces/{namespace}/pods")).await.expect(200);
+                user.get("/api/v1/nodes").await.expect(403);
+            }
+            assert_eq!(contexts.len(), nodes.len());
+        }
+        for (id, _) in &nodes {
+            harness.release(id).await;
+        }
         harness.wait_until_empty().await;
     });
 }
