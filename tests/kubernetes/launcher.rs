@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodepool::actors::process::context::LauncherOptions;
-use nodepool::actors::runtime::messages::ExplainRequest;
+use nodepool::actors::runtime::messages::{Dump, ExplainRequest};
 use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
@@ -179,6 +180,29 @@ fn a_request_waits_while_the_quota_of_the_cluster_is_exceeded() {
         harness.cluster.knobs(json!({"faults": []})).await;
         assert_eq!(harness.wait_for_end(&id).await, RequestState::Fulfilled);
         harness.release(&id).await;
+        harness.wait_until_empty().await;
+    });
+}
+
+#[test]
+fn a_namespace_that_stays_in_deletion_keeps_its_record_and_says_why() {
+    on_real_time(async {
+        let harness = LauncherHarness::start("0.1").await;
+        harness.cluster.knobs(json!({"stuck_namespaces_every": 1})).await;
+        let (id, _) = harness.node("ns").await;
+        harness.release(&id).await;
+        wait::until("the condition of the namespace", TIMEOUT, async || {
+            let dumps = harness.process.shared.registry.request_all(Dump, Duration::from_secs(5)).await;
+            let texts = dumps.into_iter().filter_map(|(_, dump)| Some(dump.ok()??["obstacles"].to_string()));
+            texts.into_iter().any(|text| text.contains("NamespaceDeletionDiscoveryFailure"))
+        })
+        .await;
+        // It holds nothing else up.
+        let (other, _) = harness.node("pod").await;
+        let states: Vec<NodeState> = harness.consumer.nodes().await.into_iter().map(|(_, node)| node.state).collect();
+        assert!(states.contains(&NodeState::Deleting), "{states:?}");
+        harness.cluster.knobs(json!({"stuck_namespaces_every": 0})).await;
+        harness.release(&other).await;
         harness.wait_until_empty().await;
     });
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use tracing::{debug, info, warn};
 
-use super::deletions::Deletions;
+use super::deletions::{Deletions, obstacles};
 use super::label_status_log;
 use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, update_facts};
 use crate::actors::runtime::actor_tasks::ActorTasks;
@@ -325,6 +325,8 @@ impl Handler<Dump> for CleanupWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::time_handler::<Self>("Dump");
-        serde_json::to_value(self.planner.view(clock::monotonic_now())).ok()
+        let mut dump = serde_json::to_value(self.planner.view(clock::monotonic_now())).ok()?;
+        dump["obstacles"] = obstacles(&self.deletions).into();
+        Some(dump)
     }
 }

@@ -48,6 +48,12 @@ const SLOW_DELETION: Duration = Duration::from_secs(60);
 /// Deletions in flight, by the id of their job.
 pub type Deletions = BTreeMap<JobId, InFlightDeletion>;
 
+/// Obstacles of deletions by node, for dumps.
+pub fn obstacles(deletions: &Deletions) -> serde_json::Map<String, serde_json::Value> {
+    let known = deletions.values().filter_map(|in_flight| Some((&in_flight.deletion, in_flight.obstacle.as_ref()?)));
+    known.map(|(deletion, obstacle)| (format!("node {}", deletion.node), obstacle.clone().into())).collect()
+}
+
 impl CleanupWorker {
     pub(crate) fn delete(
         &mut self,
