@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Command;
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -553,5 +554,37 @@ fn comments_without_subject_or_target_and_long_names_are_found() {
         &format!("#[test]\nfn {}() {{}}\nfn {}() {{}}", "a".repeat(70), "b".repeat(80)),
     ] {
         assert_eq!(found("src/a.rs", code), [""; 0], "{code}");
+    }
+}
+
+fn rust_version(text: &str) -> Vec<u32> {
+    text.split('.').filter_map(|part| part.parse().ok()).collect()
+}
+
+/// Crates that need a newer Rust than we do. `metadata` is the output of `cargo metadata`.
+fn needs_newer_rust(metadata: &serde_json::Value, ours: &str) -> Vec<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let newer = packages.filter_map(|package| {
+        let theirs = package["rust_version"].as_str()?;
+        let is_newer = rust_version(theirs) > rust_version(ours);
+        is_newer.then(|| format!("{} needs Rust {theirs}", package["name"].as_str().unwrap_or_default()))
+    });
+    newer.collect()
+}
+
+#[test]
+fn no_crate_needs_a_newer_rust_than_ours() {
+    let arguments =
+        ["metadata", "--format-version=1", "--locked", "--offline", "--filter-platform=x86_64-unknown-linux-gnu"];
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(programs::repository()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata = serde_json::from_slice(&output.stdout).unwrap();
+    let ours = env!("CARGO_PKG_RUST_VERSION");
+    check(needs_newer_rust(&metadata, ours));
+    let oldest = needs_newer_rust(&metadata, "1.0");
+    assert!(oldest.len() > 100, "{oldest:?}");
+    for file in ["README.md", "tests/run"] {
+        let text = std::fs::read_to_string(programs::repository().join(file)).unwrap();
+        assert!(text.contains(ours), "{file} does not name Rust {ours}");
     }
 }
