@@ -67,14 +67,20 @@ impl KubernetesHarness {
 }
 
 pub fn order(label: &str, node: &str) -> Job {
-    let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "kube")];
+    let request = json!({"id": "100-0000000001", "tenant_name": "acme", "created_time": 1.0});
+    launch("kube", "main", label, node, request)
+}
+
+/// The launch of a node of a provider's pool.
+pub fn launch(provider: &str, pool: &str, label: &str, node: &str, request: Value) -> Job {
+    let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", pool), ("nodepool_provider_name", provider)];
     Job::Launch(Arc::new(LaunchOrder {
-        pool: "main".into(),
+        pool: pool.into(),
         label: label.into(),
         hostname: format!("np{node}"),
         zone: None,
         image: None,
-        request: Arc::new(json!({"id": "100-0000000001", "tenant_name": "acme", "created_time": 1.0})),
+        request: Arc::new(request),
         metadata: BTreeMap::from(metadata.map(|(key, value)| (key.to_owned(), value.to_owned()))),
         prior_instance: None,
         may_exist: false,

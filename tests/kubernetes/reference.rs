@@ -5,12 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use nodepool::actors::provider::providers;
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, Outcome};
 use serde_json::{Value, json};
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, provider_section};
@@ -18,6 +17,7 @@ use testkit::real::python;
 use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 
 use crate::client::Client;
+use crate::driver::launch;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Flags of the cluster for the reference, which looks once a second.
@@ -65,19 +65,8 @@ fn the_openshift_drivers_of_nodepool_11_do_what_is_recorded() {
 fn order(node: &Value) -> Job {
     let namespace = node["external_id"].as_str().unwrap();
     let (pool, id) = namespace.split_once('-').unwrap();
-    let metadata = [("nodepool_node_id", id), ("nodepool_pool_name", pool), ("nodepool_provider_name", "cluster")];
-    Job::Launch(Arc::new(LaunchOrder {
-        pool: pool.into(),
-        label: node["node"].as_str().unwrap().into(),
-        hostname: format!("np{id}"),
-        zone: None,
-        image: None,
-        request: Arc::new(json!({"id": format!("200-{id}"), "tenant_name": "tenant-one"})),
-        metadata: BTreeMap::from(metadata.map(|(key, value)| (key.to_owned(), value.to_owned()))),
-        prior_instance: None,
-        may_exist: false,
-        may_appear: false,
-    }))
+    let request = json!({"id": format!("200-{id}"), "tenant_name": "tenant-one"});
+    launch("cluster", pool, node["node"].as_str().unwrap(), id, request)
 }
 
 /// The fields of a launched node that Zuul reads, with placeholders in the same places.
