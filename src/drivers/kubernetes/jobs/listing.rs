@@ -9,7 +9,6 @@ use crate::kubernetes::context::ProviderContext;
 use crate::kubernetes::errors::failed;
 use crate::kubernetes::inventory::inventory;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 
@@ -77,10 +76,7 @@ impl ListNodes {
                 Outcome::Listed(inventory)
             }
             Purpose::List => Outcome::Listed(inventory),
-            Purpose::Refresh => {
-                let facts = ProviderFacts { ..self.context.facts.clone() };
-                Outcome::Refreshed(Arc::new(facts), inventory)
-            }
+            Purpose::Refresh => Outcome::Refreshed(Arc::new(self.context.facts.clone()), inventory),
         })
     }
 
