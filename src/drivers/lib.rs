@@ -22,6 +22,10 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     "example",
     #[cfg(feature = "kubernetes")]
     "kubernetes",
+    #[cfg(feature = "kubernetes")]
+    "openshift",
+    #[cfg(feature = "kubernetes")]
+    "openshiftpods",
 ];
 
 /// Visitor that `open` calls with the driver, because only `open` knows its type.
@@ -38,7 +42,7 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "openstack" => Ok(visitor.with(openstack::open(section)?)),
         "example" => Ok(visitor.with(example::open(section)?)),
         #[cfg(feature = "kubernetes")]
-        "kubernetes" => Ok(visitor.with(kubernetes::open(section)?)),
+        "kubernetes" | "openshift" | "openshiftpods" => Ok(visitor.with(kubernetes::open(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
             let help = format!(
@@ -56,7 +60,7 @@ pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
     match section.driver.as_str() {
         "openstack" => openstack::files(),
         #[cfg(feature = "kubernetes")]
-        "kubernetes" => kubernetes::files(),
+        "kubernetes" | "openshift" | "openshiftpods" => kubernetes::files(),
         _ => Vec::new(),
     }
 }
@@ -70,7 +74,7 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "openstack" => openstack::diagnostics(section),
         "example" => example::diagnostics(section),
         #[cfg(feature = "kubernetes")]
-        "kubernetes" => kubernetes::diagnostics(section),
+        "kubernetes" | "openshift" | "openshiftpods" => kubernetes::diagnostics(section),
         _ => Vec::new(),
     }
 }

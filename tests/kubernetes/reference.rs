@@ -63,8 +63,9 @@ fn the_openshift_drivers_of_nodepool_11_do_what_is_recorded() {
 
 /// The launch that the reference made for this node.
 fn order(node: &Value) -> Job {
-    let namespace = node["external_id"].as_str().unwrap();
-    let (pool, id) = namespace.split_once('-').unwrap();
+    let id = node["external_id"].as_str().unwrap();
+    let (pool, _) = id.split_once('-').unwrap();
+    let (_, id) = id.rsplit_once('-').unwrap();
     let request = json!({"id": format!("200-{id}"), "tenant_name": "tenant-one"});
     launch("cluster", pool, node["node"].as_str().unwrap(), id, request)
 }
@@ -121,31 +122,61 @@ fn assert_includes(ours: &Value, theirs: &Value, place: &str) {
     }
 }
 
+/// Asserts that our driver makes the nodes and pods of the reference.
+async fn compare_nodes(driver: &str, flags: &[&str]) {
+    let cluster = SimulatedKubernetes::start(&[&QUICK, flags].concat()).await;
+    let section = provider_section(&std::fs::read_to_string(golden_path(&format!("{driver}.yaml"))).unwrap());
+    let drivers = InProcessKubernetes(vec![cluster.kubeconfig()]);
+    let mut provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap());
+    let admin = Client::connect(&cluster.kubeconfig(), "admin");
+    let golden = golden(driver);
+    for node in golden.iter().filter(|line| line.get("node").is_some()) {
+        let label = &node["node"];
+        let outcome = provider.run(order(node)).await.unwrap_or_else(|error| panic!("{driver} {label}: {error}"));
+        let Outcome::Launched(instance) = outcome else { panic!("{label}: {outcome:?}") };
+        let mut expected = with_floats(node.clone());
+        if label == "pod-spec" {
+            // Nodepool 11 does not count what a specification requests.
+            expected["resources"] = json!({"cores": 0.5, "instances": 1.0, "ram": 64.0});
+        }
+        let has_pod = node["connection_type"] == "kubectl";
+        match driver {
+            // Nodepool 11 does not store on which node a pod runs.
+            "openshift" if has_pod => expected["host_id"] = json!("loopback"),
+            // Its id does not say where the name of the project ends.
+            "openshiftpods" => {
+                let (pod, project) = (&node["interface_ip"], &node["connection_port"]["namespace"]);
+                expected["external_id"] = json!({"pod": pod, "project": project}).to_string().into();
+            }
+            _ => {}
+        }
+        let ours = described(label, &instance);
+        let keys = |node: &Value| node["connection_port"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!((&ours, keys(&ours)), (&expected, keys(&expected)), "{driver}");
+        if has_pod {
+            compare_pods(&admin, &golden, node).await;
+        }
+    }
+}
+
+/// Asserts that the pod of a node has everything that the reference requested for it.
+async fn compare_pods(admin: &Client, golden: &[Value], node: &Value) {
+    let (label, data) = (node["node"].as_str().unwrap(), &node["connection_port"]);
+    let path = format!("/api/v1/namespaces/{}/pods", data["namespace"].as_str().unwrap());
+    let is_pod = |line: &&Value| {
+        line["method"] == "POST" && line["path"] == path.as_str() && line["body"]["metadata"]["name"] == data["pod"]
+    };
+    let request = golden.iter().find(is_pod).unwrap_or_else(|| panic!("no request for the pod of {label}"));
+    let pod = admin.get(&format!("{path}/{}", data["pod"].as_str().unwrap())).await.expect(200);
+    assert_includes(&pod["metadata"], &request["body"]["metadata"], &format!("{label}: metadata"));
+    assert_includes(&pod["spec"], &request["body"]["spec"], &format!("{label}: spec"));
+}
+
 #[test]
 fn nodes_and_pods_are_those_of_nodepool_11() {
     on_real_time(async {
-        let cluster = SimulatedKubernetes::start(&QUICK).await;
-        let section = provider_section(&std::fs::read_to_string(golden_path("kubernetes.yaml")).unwrap());
-        let drivers = InProcessKubernetes(vec![cluster.kubeconfig()]);
-        let mut provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap());
-        let admin = Client::connect(&cluster.kubeconfig(), "admin");
-        let golden = golden("kubernetes");
-        for node in golden.iter().filter(|line| line.get("node").is_some()) {
-            let label = &node["node"];
-            let outcome = provider.run(order(node)).await.unwrap_or_else(|error| panic!("{label}: {error}"));
-            let Outcome::Launched(instance) = outcome else { panic!("{label}: {outcome:?}") };
-            let mut expected = with_floats(node.clone());
-            if label == "pod-spec" {
-                // Nodepool 11 does not count what a specification requests.
-                expected["resources"] = json!({"cores": 0.5, "instances": 1.0, "ram": 64.0});
-            }
-            assert_eq!(described(label, &instance), expected);
-            let path = format!("/api/v1/namespaces/{}/pods", instance.external_id);
-            let is_pod = |line: &&Value| line["method"] == "POST" && line["path"] == path.as_str();
-            let Some(request) = golden.iter().find(is_pod) else { continue };
-            let pod = admin.get(&format!("{path}/{}", label.as_str().unwrap())).await.expect(200);
-            assert_includes(&pod["metadata"], &request["body"]["metadata"], &format!("{label}: metadata"));
-            assert_includes(&pod["spec"], &request["body"]["spec"], &format!("{label}: spec"));
-        }
+        compare_nodes("kubernetes", &[]).await;
+        compare_nodes("openshift", &["--openshift"]).await;
+        compare_nodes("openshiftpods", &["--openshift", "--project", "main", "--project", "defaults"]).await;
     });
 }

@@ -28,6 +28,8 @@ pub struct ProviderFacts {
     pub limits: Resources,
     /// Part of the limits that other users of the cloud take.
     pub unmanaged: Resources,
+    /// Limits of single pools, whose nodes have a quota of their own in the cloud.
+    pub pool_quotas: BTreeMap<PoolName, PoolQuota>,
     /// Part of the limits that leaked instances take, according to the last leak detection.
     pub leaked: Resources,
     /// Resources of one node of each label.
@@ -43,6 +45,24 @@ pub struct ProviderFacts {
     /// Whether the cloud responds and takes launches. A refresh does not cover it: the TaskManager derives it from the
     /// results of all calls.
     pub health: CloudHealth,
+}
+
+/// A limit of the cloud that is no provider's own.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolQuota {
+    /// Infinite where there is no limit.
+    pub limits: Resources,
+    /// Part of the limits that other users of the cloud take.
+    pub unmanaged: Resources,
+}
+
+impl PoolQuota {
+    /// Resources that the cloud leaves to our nodes.
+    pub fn capacity(&self) -> Resources {
+        let mut capacity = self.limits.clone();
+        capacity.subtract(&self.unmanaged);
+        capacity
+    }
 }
 
 /// Settings of a provider for launches.
@@ -118,6 +138,7 @@ impl ProviderFacts {
             zones: BTreeMap::new(),
             limits: Resources::unlimited(),
             unmanaged: Resources::none(),
+            pool_quotas: BTreeMap::new(),
             leaked: Resources::none(),
             label_needs: BTreeMap::new(),
             static_hosts: Vec::new(),

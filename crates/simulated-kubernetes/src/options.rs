@@ -26,6 +26,9 @@ pub struct Options {
     /// Serve projects, project requests and the other groups of OpenShift.
     #[arg(long)]
     pub openshift: bool,
+    /// Allow the user `nodepool` to change the labels of namespaces, also in OpenShift.
+    #[arg(long)]
+    pub label_projects: bool,
     /// A project, or namespace, that exists from the start, and in which the user `nodepool` has all rights; may be
     /// given several times.
     #[arg(long = "project", value_name = "NAME")]

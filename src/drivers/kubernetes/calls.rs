@@ -1,5 +1,7 @@
 //! The API requests of this driver as data, each with its statsd name, lane and deadline.
 
+use std::collections::BTreeMap;
+
 use http::Method;
 use serde_json::{Value, json};
 
@@ -13,6 +15,11 @@ use nodepool_model::records::time::Seconds;
 const PAGE_SIZE: u32 = 500;
 /// The cluster ends a watch after this time, and another one continues it.
 pub const WATCH_DURATION_S: u64 = 300;
+/// The same for a watch on a single object.
+const EVENT_DURATION_S: u64 = 50;
+/// Grace period of pods in seconds. The command of a generated pod waits for SIGTERM in vain, because it is process 1, so
+/// a deletion would take 30.
+pub const GRACE_PERIOD_S: u32 = 2;
 const SHORT_DEADLINE: Seconds = Seconds(30.0);
 const LIST_DEADLINE: Seconds = Seconds(60.0);
 
@@ -26,8 +33,20 @@ pub struct Call {
     pub method: Method,
     pub path: String,
     pub body: Option<Value>,
-    /// The response is a stream of changes of this kind.
-    pub watches: Option<Kind>,
+    pub response: Response,
+}
+
+/// Form of the response to a successful call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    Object,
+    /// A stream of changes of these objects; the first one replaces those of an earlier watch.
+    Stream {
+        source: Source,
+        is_first: bool,
+    },
+    /// The next event of a watch on a single object.
+    Event,
 }
 
 /// The response to a call.
@@ -37,6 +56,8 @@ pub enum Reply {
     Rejected(Rejection),
     /// The watch is open.
     Watching,
+    /// An event of a watch on a single object; `None` if nothing happened during the call.
+    Event(Option<Value>),
     /// A change that may have been made although there is no response.
     Lost(String),
 }
@@ -60,6 +81,11 @@ impl ApiCall for Call {
 }
 
 impl Call {
+    /// Format of the body.
+    pub fn content_type(&self) -> &'static str {
+        if self.method == Method::PATCH { "application/merge-patch+json" } else { "application/json" }
+    }
+
     /// The same call after a delay. Delayed calls do not count as in flight.
     pub fn after(self, delay: Seconds) -> Self {
         Self { delay, lane: if delay > Seconds::ZERO { Lane::Bulk } else { self.lane }, ..self }
@@ -67,7 +93,7 @@ impl Call {
 }
 
 fn call(key: &'static str, lane: Lane, method: Method, path: String, body: Option<Value>) -> Call {
-    Call { key, lane, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, method, path, body, watches: None }
+    Call { key, lane, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, method, path, body, response: Response::Object }
 }
 
 fn creation(key: &'static str, path: String, body: Value) -> Call {
@@ -79,6 +105,8 @@ fn read(key: &'static str, path: String) -> Call {
 }
 
 const NAMESPACES: &str = "/api/v1/namespaces";
+const PROJECTS: &str = "/apis/project.openshift.io/v1/projects";
+const PROJECT_REQUESTS: &str = "/apis/project.openshift.io/v1/projectrequests";
 
 pub fn create_namespace(body: Value) -> Call {
     creation("namespaces.create", NAMESPACES.to_owned(), body)
@@ -91,6 +119,24 @@ pub fn namespace(name: &str) -> Call {
 pub fn delete_namespace(name: &str) -> Call {
     let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
     call("namespaces.delete", Lane::Change, Method::DELETE, format!("{NAMESPACES}/{name}"), Some(options))
+}
+
+pub fn request_project(body: Value) -> Call {
+    creation("projectrequests.create", PROJECT_REQUESTS.to_owned(), body)
+}
+
+pub fn project(name: &str) -> Call {
+    read("projects.get", format!("{PROJECTS}/{name}"))
+}
+
+pub fn delete_project(name: &str) -> Call {
+    call("projects.delete", Lane::Change, Method::DELETE, format!("{PROJECTS}/{name}"), None)
+}
+
+/// Changes labels of a namespace; the others stay.
+pub fn label_namespace(name: &str, labels: &BTreeMap<String, String>) -> Call {
+    let body = json!({"metadata": {"labels": labels}});
+    call("namespaces.patch", Lane::Change, Method::PATCH, format!("{NAMESPACES}/{name}"), Some(body))
 }
 
 pub fn create_service_account(namespace: &str) -> Call {
@@ -116,6 +162,12 @@ pub fn create_role_binding(namespace: &str, body: Value) -> Call {
     creation("rolebindings.create", path, body)
 }
 
+/// A role binding in OpenShift's own, older form.
+pub fn create_project_role_binding(project: &str) -> Call {
+    let path = format!("/apis/authorization.openshift.io/v1/namespaces/{project}/rolebindings");
+    creation("rolebindings.create", path, objects::project_role_binding(project))
+}
+
 pub fn create_pod(namespace: &str, body: Value) -> Call {
     creation("pods.create", format!("{NAMESPACES}/{namespace}/pods"), body)
 }
@@ -124,50 +176,119 @@ pub fn pod(namespace: &str, name: &str) -> Call {
     read("pods.get", format!("{NAMESPACES}/{namespace}/pods/{name}"))
 }
 
-/// Kinds of objects that inventories consist of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    Namespaces,
-    Pods,
+pub fn delete_pod(namespace: &str, name: &str) -> Call {
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": GRACE_PERIOD_S});
+    let path = format!("{NAMESPACES}/{namespace}/pods/{name}");
+    call("pods.delete", Lane::Change, Method::DELETE, path, Some(options))
 }
 
-impl Kind {
-    fn path(self) -> &'static str {
+/// The quotas of a project of its own.
+pub fn resource_quotas(project: &str) -> Call {
+    quota("resourcequotas.list", format!("{NAMESPACES}/{project}/resourcequotas"))
+}
+
+/// The quotas of several projects that apply to this one.
+pub fn applied_quotas(project: &str) -> Call {
+    let path = format!("/apis/quota.openshift.io/v1/namespaces/{project}/appliedclusterresourcequotas");
+    quota("appliedclusterresourcequotas.list", path)
+}
+
+fn quota(key: &'static str, path: String) -> Call {
+    call(key, Lane::Read, Method::GET, path, None)
+}
+
+/// Waits for a change of a pod after this version; without one, the first event shows the pod as it is. Like all long
+/// calls, it does not count as in flight.
+pub fn pod_event(namespace: &str, name: &str, version: Option<&str>) -> Call {
+    let mut query = watch_query(EVENT_DURATION_S, version);
+    query.append_pair("fieldSelector", &format!("metadata.name={name}"));
+    let path = format!("{NAMESPACES}/{namespace}/pods?{}", query.finish());
+    let deadline = Seconds(EVENT_DURATION_S as f64 + SHORT_DEADLINE.0);
+    Call { response: Response::Event, deadline, ..call("pods.watch", Lane::Bulk, Method::GET, path, None) }
+}
+
+/// A list of objects that inventories consist of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    Namespaces,
+    /// The projects that the account may see.
+    Projects,
+    /// The pods of all namespaces.
+    Pods,
+    /// The pods of one project.
+    PodsOf(String),
+}
+
+impl Source {
+    fn path(&self) -> String {
         match self {
-            Kind::Namespaces => NAMESPACES,
-            Kind::Pods => "/api/v1/pods",
+            Source::Namespaces => NAMESPACES.to_owned(),
+            Source::Projects => PROJECTS.to_owned(),
+            Source::Pods => "/api/v1/pods".to_owned(),
+            Source::PodsOf(project) => format!("{NAMESPACES}/{project}/pods"),
         }
     }
+
+    /// Whether our objects have our labels. OpenShift does not copy those of a request to the project.
+    fn has_labels(&self) -> bool {
+        *self != Source::Projects
+    }
+
+    /// Whether the provider goes on without these objects if the account may not see them.
+    pub fn is_one_of_several(&self) -> bool {
+        matches!(self, Source::PodsOf(_))
+    }
+
+    /// Whether a watch continues from the version of a list. OpenShift's watch of projects knows no versions but 0, for
+    /// which it begins with all projects.
+    pub fn has_versions(&self) -> bool {
+        *self != Source::Projects
+    }
+}
+
+fn watch_query(duration_s: u64, version: Option<&str>) -> form_urlencoded::Serializer<'static, String> {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("watch", "1").append_pair("timeoutSeconds", &duration_s.to_string());
+    if let Some(version) = version {
+        query.append_pair("resourceVersion", version);
+    }
+    query
 }
 
 /// Changes of the objects with this label after a version.
-pub fn watch(kind: Kind, selector: &str, version: &str) -> Call {
-    let key = match kind {
-        Kind::Namespaces => "namespaces.watch",
-        Kind::Pods => "pods.watch",
+pub fn watch(source: &Source, selector: &str, version: &str, is_first: bool) -> Call {
+    let key = match source {
+        Source::Namespaces => "namespaces.watch",
+        Source::Projects => "projects.watch",
+        Source::Pods | Source::PodsOf(_) => "pods.watch",
     };
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query
-        .append_pair("watch", "1")
-        .append_pair("allowWatchBookmarks", "true")
-        .append_pair("timeoutSeconds", &WATCH_DURATION_S.to_string())
-        .append_pair("labelSelector", selector)
-        .append_pair("resourceVersion", version);
-    let path = format!("{}?{}", kind.path(), query.finish());
-    Call { watches: Some(kind), ..call(key, Lane::Read, Method::GET, path, None) }
+    let mut query = watch_query(WATCH_DURATION_S, Some(if source.has_versions() { version } else { "0" }));
+    query.append_pair("allowWatchBookmarks", "true");
+    if source.has_labels() {
+        query.append_pair("labelSelector", selector);
+    }
+    let path = format!("{}?{}", source.path(), query.finish());
+    Call {
+        response: Response::Stream { source: source.clone(), is_first },
+        ..call(key, Lane::Read, Method::GET, path, None)
+    }
 }
 
-/// One page of the objects with this label, of all namespaces.
-pub fn list(kind: Kind, selector: &str, next: Option<&str>) -> Call {
-    let key = match kind {
-        Kind::Namespaces => "namespaces.list",
-        Kind::Pods => "pods.list",
+/// One page of the objects with this label.
+pub fn list(source: &Source, selector: &str, next: Option<&str>) -> Call {
+    let key = match source {
+        Source::Namespaces => "namespaces.list",
+        Source::Projects => "projects.list",
+        Source::Pods | Source::PodsOf(_) => "pods.list",
     };
     let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("labelSelector", selector).append_pair("limit", &PAGE_SIZE.to_string());
+    query.append_pair("limit", &PAGE_SIZE.to_string());
+    if source.has_labels() {
+        query.append_pair("labelSelector", selector);
+    }
     if let Some(next) = next {
         query.append_pair("continue", next);
     }
-    let path = format!("{}?{}", kind.path(), query.finish());
+    let path = format!("{}?{}", source.path(), query.finish());
     Call { deadline: LIST_DEADLINE, ..call(key, Lane::Read, Method::GET, path, None) }
 }

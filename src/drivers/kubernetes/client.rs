@@ -1,19 +1,26 @@
 //! Connection to one cluster: kubeconfig or in-cluster credentials, and raw requests over the client of `kube`.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use futures::TryStreamExt;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{Request, StatusCode};
-use kube::client::Body;
+use kube::client::middleware::AuthLayer;
+use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use serde_json::Value;
 use tokio::sync::Mutex;
+use tower::{Layer, ServiceExt};
 
-use super::calls::{Call, Reply};
+use super::calls::{Call, Reply, Response};
 use super::errors::{Rejection, failed, rejection, transport_error, with_causes};
-use super::watch::Watches;
+use super::watch::{Watches, lines};
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 
@@ -23,6 +30,8 @@ pub struct Cluster {
     /// The kubeconfig files, the first first.
     files: Vec<PathBuf>,
     context: Option<String>,
+    /// Whether the login of the account is handed out with nodes.
+    hands_out_login: bool,
     connected: Mutex<Option<Arc<Connected>>>,
 }
 
@@ -35,10 +44,22 @@ pub struct ClusterAddress {
     pub skips_tls: bool,
 }
 
+/// The login of the account itself. It contains secrets, so it is not shown.
+#[derive(Clone)]
+pub struct OwnLogin {
+    /// `None` if the account has a client certificate or a password.
+    pub token: Option<String>,
+    /// The cluster's authority in base64, as a kubeconfig has it.
+    pub ca_crt: Option<String>,
+}
+
 /// A client with its address.
 pub struct Connected {
     client: Client,
     pub address: ClusterAddress,
+    /// Adds the current token to requests.
+    authorization: Option<AuthLayer>,
+    ca_crt: Option<String>,
 }
 
 /// The kubeconfig files, as kubectl finds them.
@@ -50,8 +71,8 @@ pub fn kubeconfig_files() -> Vec<PathBuf> {
 }
 
 impl Cluster {
-    pub fn new(files: Vec<PathBuf>, context: Option<String>) -> Self {
-        Self { files, context, connected: Mutex::new(None) }
+    pub fn new(files: Vec<PathBuf>, context: Option<String>, hands_out_login: bool) -> Self {
+        Self { files, context, hands_out_login, connected: Mutex::new(None) }
     }
 
     /// The connection; reads the credentials if there is none yet.
@@ -60,9 +81,13 @@ impl Cluster {
         if let Some(connected) = &*connected {
             return Ok(connected.clone());
         }
-        let new = Arc::new(connect(self.files.clone(), self.context.clone()).await.map_err(CloudError::Denied)?);
+        let new = Arc::new(self.connect().await.map_err(CloudError::Denied)?);
         *connected = Some(new.clone());
         Ok(new)
+    }
+
+    async fn connect(&self) -> Result<Connected, String> {
+        connect(self.files.clone(), self.context.clone(), self.hands_out_login).await
     }
 
     async fn forget(&self, used: &Arc<Connected>) {
@@ -93,8 +118,9 @@ impl Connected {
     async fn send(&self, call: &Call, watches: &Watches) -> Result<Reply, CloudError> {
         let changes = call.method != http::Method::GET;
         let (status, headers, body) = match self.request(call, watches).await {
-            Ok(Response::Whole(status, headers, body)) => (status, headers, body),
-            Ok(Response::Watching) => return Ok(Reply::Watching),
+            Ok(Answer::Whole(status, headers, body)) => (status, headers, body),
+            Ok(Answer::Watching) => return Ok(Reply::Watching),
+            Ok(Answer::Event(event)) => return Ok(Reply::Event(event)),
             Err(CloudError::Outage { detail, may_have_worked: true }) if changes => return Ok(Reply::Lost(detail)),
             Err(error) => return Err(error),
         };
@@ -114,46 +140,86 @@ impl Connected {
         }
     }
 
-    async fn request(&self, call: &Call, watches: &Watches) -> Result<Response, CloudError> {
+    async fn request(&self, call: &Call, watches: &Watches) -> Result<Answer, CloudError> {
         let body = call.body.as_ref().map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request = Request::builder()
             .method(call.method.clone())
             .uri(&call.path)
             .header(ACCEPT, "application/json")
-            .header(CONTENT_TYPE, "application/json")
+            .header(CONTENT_TYPE, call.content_type())
             .body(Body::from(body))
             .map_err(|error| failed(format!("{} is no path: {error}", call.path)))?;
         let response = self.client.send(request).await.map_err(|error| transport_error(&error))?;
         let (status, headers) = (response.status(), response.headers().clone());
-        if let Some(kind) = call.watches.filter(|_| status.is_success()) {
-            watches.follow(kind, response.into_body()).await;
-            return Ok(Response::Watching);
+        match &call.response {
+            Response::Stream { source, is_first } if status.is_success() => {
+                watches.follow(source.clone(), *is_first, response.into_body()).await;
+                return Ok(Answer::Watching);
+            }
+            Response::Event if status.is_success() => {
+                return Ok(Answer::Event(next_event(response.into_body()).await?));
+            }
+            Response::Object | Response::Stream { .. } | Response::Event => {}
         }
         let body = response.into_body().collect_bytes().await.map_err(|error| transport_error(&error))?;
-        Ok(Response::Whole(status, headers, body))
+        Ok(Answer::Whole(status, headers, body))
+    }
+
+    /// The token that the requests of this account have now.
+    async fn token(&self) -> Result<Option<String>, CloudError> {
+        let Some(layer) = &self.authorization else { return Ok(None) };
+        // The request goes nowhere; its headers are the response.
+        let echo = tower::service_fn(|request: Request<Body>| async move {
+            let mut response = http::Response::new(());
+            *response.headers_mut() = request.headers().clone();
+            Ok::<_, tower::BoxError>(response)
+        });
+        let echoed = layer.layer(echo).oneshot(Request::new(Body::empty())).await;
+        let echoed = echoed.map_err(|error| CloudError::Denied(format!("credentials: {error}")))?;
+        let header = echoed.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+        Ok(header.and_then(|header| header.strip_prefix("Bearer ")).map(str::to_owned))
+    }
+
+    /// The login of this account, for those who use pods in its projects.
+    pub async fn own_login(&self) -> Result<OwnLogin, CloudError> {
+        Ok(OwnLogin { token: self.token().await?, ca_crt: self.ca_crt.clone() })
     }
 }
 
-enum Response {
+/// The next event of a watch that is no bookmark; `None` at its end.
+async fn next_event(body: Body) -> Result<Option<Value>, CloudError> {
+    let mut lines = pin!(lines(body));
+    while let Some(line) = lines.try_next().await? {
+        let event: Value =
+            serde_json::from_slice(&line).map_err(|error| failed(format!("unreadable event of a watch: {error}")))?;
+        if event["type"] != "BOOKMARK" {
+            return Ok(Some(event));
+        }
+    }
+    Ok(None)
+}
+
+enum Answer {
     Whole(StatusCode, http::HeaderMap, Bytes),
     /// `Watches` follows the body.
     Watching,
+    Event(Option<Value>),
 }
 
-async fn connect(files: Vec<PathBuf>, context: Option<String>) -> Result<Connected, String> {
+async fn connect(files: Vec<PathBuf>, context: Option<String>, hands_out_login: bool) -> Result<Connected, String> {
     let shown = files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
     let kubeconfig = read_kubeconfig(files).await?;
-    let (mut config, host) = match kubeconfig {
+    let (mut config, host, ca_crt) = match kubeconfig {
         Some(kubeconfig) => {
-            let host = host_of(&kubeconfig, context.as_deref());
+            let cluster = cluster_of(&kubeconfig, context.as_deref());
+            let (host, ca_crt) = (cluster.and_then(host_of), cluster.map(ca_crt_of).transpose()?.flatten());
             let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
             let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
             let named =
                 context.as_ref().map_or_else(|| "the current context".to_owned(), |name| format!("context {name}"));
-            (
-                config.map_err(|error| format!("{named} of the kubeconfig cannot be used: {}", with_causes(&error)))?,
-                host,
-            )
+            let config =
+                config.map_err(|error| format!("{named} of the kubeconfig cannot be used: {}", with_causes(&error)))?;
+            (config, host, ca_crt)
         }
         None if context.is_some() => {
             return Err(format!("there is no kubeconfig with a context: {shown} does not exist"));
@@ -162,7 +228,7 @@ async fn connect(files: Vec<PathBuf>, context: Option<String>) -> Result<Connect
             let config = Config::incluster_env().map_err(|error| {
                 format!("there is no kubeconfig, and no credentials of a pod: {}", with_causes(&error))
             })?;
-            (config, None)
+            (config, None, None)
         }
     };
     // The TaskManager repeats calls.
@@ -173,33 +239,53 @@ async fn connect(files: Vec<PathBuf>, context: Option<String>) -> Result<Connect
     // already stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     // An exec plugin runs here, for as long as it takes.
-    let client = tokio::task::spawn_blocking(move || Client::try_from(config)).await;
-    let client = client.map_err(|error| format!("the credentials cannot be read: {error}"))?;
-    let client = client.map_err(|error| format!("the credentials cannot be used: {}", with_causes(&error)))?;
-    Ok(Connected { client, address: ClusterAddress { host, skips_tls } })
+    let opened = tokio::task::spawn_blocking(move || {
+        let authorization = if hands_out_login { config.auth_layer()? } else { None };
+        Ok::<_, kube::Error>((Client::try_from(config)?, authorization))
+    });
+    let opened = opened.await.map_err(|error| format!("the credentials cannot be read: {error}"))?;
+    let (client, authorization) =
+        opened.map_err(|error| format!("the credentials cannot be used: {}", with_causes(&error)))?;
+    Ok(Connected { client, address: ClusterAddress { host, skips_tls }, authorization, ca_crt })
 }
 
-/// The merged kubeconfig files; `None` if none exists.
 async fn read_kubeconfig(files: Vec<PathBuf>) -> Result<Option<Kubeconfig>, String> {
-    let read = tokio::task::spawn_blocking(move || {
-        let mut merged: Option<Kubeconfig> = None;
-        for path in files.into_iter().filter(|path| path.exists()) {
-            let unusable = |error| format!("{} cannot be read: {}", path.display(), with_causes(&error));
-            let next = Kubeconfig::read_from(&path).map_err(unusable)?;
-            merged = Some(match merged {
-                None => next,
-                Some(first) => first.merge(next).map_err(unusable)?,
-            });
-        }
-        Ok(merged.filter(|merged| !merged.clusters.is_empty() || !merged.contexts.is_empty()))
-    });
+    let read = tokio::task::spawn_blocking(move || merged_kubeconfig(&files));
     read.await.map_err(|error| format!("the kubeconfig cannot be read: {error}"))?
 }
 
-/// The address of the context's cluster as written, which is what other clients are given.
-fn host_of(kubeconfig: &Kubeconfig, context: Option<&str>) -> Option<String> {
+/// The merged kubeconfig files; `None` if none exists.
+pub fn merged_kubeconfig(files: &[PathBuf]) -> Result<Option<Kubeconfig>, String> {
+    let mut merged: Option<Kubeconfig> = None;
+    for path in files.iter().filter(|path| path.exists()) {
+        let unusable = |error| format!("{} cannot be read: {}", path.display(), with_causes(&error));
+        let next = Kubeconfig::read_from(path).map_err(unusable)?;
+        merged = Some(match merged {
+            None => next,
+            Some(first) => first.merge(next).map_err(unusable)?,
+        });
+    }
+    Ok(merged.filter(|merged| !merged.clusters.is_empty() || !merged.contexts.is_empty()))
+}
+
+/// The cluster of a context.
+fn cluster_of<'a>(kubeconfig: &'a Kubeconfig, context: Option<&str>) -> Option<&'a kube::config::Cluster> {
     let name = context.or(kubeconfig.current_context.as_deref())?;
     let context = kubeconfig.contexts.iter().find(|named| named.name == name)?.context.as_ref()?;
-    let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster)?.cluster.as_ref()?;
+    kubeconfig.clusters.iter().find(|named| named.name == context.cluster)?.cluster.as_ref()
+}
+
+/// The address of a cluster as written, which is what other clients are given.
+fn host_of(cluster: &kube::config::Cluster) -> Option<String> {
     Some(cluster.server.as_ref()?.trim_end_matches('/').to_owned())
+}
+
+/// The authority of a cluster in base64.
+fn ca_crt_of(cluster: &kube::config::Cluster) -> Result<Option<String>, String> {
+    if let Some(data) = &cluster.certificate_authority_data {
+        return Ok(Some(data.clone()));
+    }
+    let Some(path) = &cluster.certificate_authority else { return Ok(None) };
+    let read = std::fs::read(path).map_err(|error| format!("certificate-authority {path} cannot be read: {error}"))?;
+    Ok(Some(STANDARD.encode(read)))
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::calls::{GRACE_PERIOD_S, Source};
 use super::names::{is_dns_label, is_label_key, is_label_value};
 use super::objects::Access;
 use super::quantity;
+use super::variant::Variant;
 use nodepool_driver::facts::{LaunchConfig, LaunchLabel, Login, Unavailable};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::UnusedResourcePolicy;
@@ -24,8 +26,8 @@ const DEFAULT_ATTEMPTS: i64 = 3;
 const NODE_ID_LENGTH: usize = 11;
 const MIB: f64 = 1_048_576.0;
 const MB: f64 = 1e6;
-/// A pod's command waits for SIGTERM in vain, because it is process 1, so a deletion would take 30 seconds.
-const GRACE_PERIOD_S: u32 = 2;
+/// The longest name of a namespace.
+const MAX_NAME_LENGTH: usize = 63;
 
 /// A parsed section.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +35,10 @@ pub struct Settings {
     /// The context of the kubeconfig; `None` is its current one.
     pub context: Option<String>,
     attempts: u32,
+    pub variant: Variant,
     pub pools: BTreeMap<PoolName, BTreeMap<LabelName, Arc<PodLabel>>>,
+    /// The objects that an inventory consists of.
+    pub sources: Vec<Source>,
 }
 
 /// One label of one pool.
@@ -60,10 +65,6 @@ impl PodLabel {
 }
 
 impl Settings {
-    pub fn has_pods(&self) -> bool {
-        self.pools.values().flat_map(BTreeMap::values).any(|label| label.pod_spec.is_some())
-    }
-
     pub fn launch_config(&self) -> LaunchConfig {
         let label = |label: &Arc<PodLabel>| LaunchLabel {
             need: Some(label.need.clone()),
@@ -91,18 +92,37 @@ impl Settings {
 pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
     let node = &provider.section;
     let attempts = diagnostics.or_default(node.integer("launch-retries")).unwrap_or(DEFAULT_ATTEMPTS).clamp(1, 1000);
-    let pools = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, diagnostics)));
-    let pools = pools.collect();
-    Settings { context: diagnostics.or_default(node.text("context")), attempts: attempts as u32, pools }
+    let variant = Variant::of_driver(&provider.driver);
+    let pools = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, variant, diagnostics)));
+    let pools: BTreeMap<PoolName, BTreeMap<LabelName, Arc<PodLabel>>> = pools.collect();
+    let context = diagnostics.or_default(node.text("context"));
+    if variant.is_openshift() && context.is_none() {
+        let help = "add `context: NAME`, a context of the kubeconfig";
+        diagnostics.error(node.at, format!("provider {} has no context", provider.name), help);
+    }
+    let has_pods = pools.values().flat_map(BTreeMap::values).any(|label| label.pod_spec.is_some());
+    let sources = match variant {
+        Variant::Kubernetes if has_pods => vec![Source::Namespaces, Source::Pods],
+        Variant::Kubernetes => vec![Source::Namespaces],
+        Variant::OpenShift => vec![Source::Projects],
+        Variant::OpenShiftPods => pools.keys().map(|project| Source::PodsOf(project.to_string())).collect(),
+    };
+    Settings { context, attempts: attempts as u32, variant, pools, sources }
 }
 
-fn labels(pool: &PoolConfig, diagnostics: &mut Diagnostics) -> BTreeMap<LabelName, Arc<PodLabel>> {
+fn labels(pool: &PoolConfig, variant: Variant, diagnostics: &mut Diagnostics) -> BTreeMap<LabelName, Arc<PodLabel>> {
     let section = &pool.section;
     let mut pool_problem = None;
-    if !is_dns_label(pool.name.as_str()) || pool.name.as_str().len() + NODE_ID_LENGTH > 63 {
+    let (suffix, part) = match variant {
+        Variant::Kubernetes | Variant::OpenShift => (NODE_ID_LENGTH, "part of"),
+        Variant::OpenShiftPods => (0, "all of"),
+    };
+    if !is_dns_label(pool.name.as_str()) || pool.name.as_str().len() + suffix > MAX_NAME_LENGTH {
         let at = section.get("name").map_or(section.at, |name| name.at);
-        let problem = format!("pool {} cannot be part of a namespace's name", pool.name);
-        let help = "use at most 52 lower-case letters, digits and hyphens; all its labels are out of service";
+        let problem = format!("pool {} cannot be {part} a {}'s name", pool.name, variant.home_word());
+        let longest = MAX_NAME_LENGTH - suffix;
+        let help =
+            format!("use at most {longest} lower-case letters, digits and hyphens; all its labels are out of service");
         diagnostics.warning(at, problem.clone(), help);
         pool_problem = Some(problem);
     }
@@ -110,7 +130,7 @@ fn labels(pool: &PoolConfig, diagnostics: &mut Diagnostics) -> BTreeMap<LabelNam
     let mut labels = BTreeMap::new();
     for node in diagnostics.mappings(section, "labels", "a label") {
         let Some(name) = diagnostics.required(node, "name", "a label").map(LabelName::from) else { continue };
-        let mut reader = LabelReader { node, name: &name, diagnostics, problem: pool_problem.clone() };
+        let mut reader = LabelReader { node, name: &name, variant, diagnostics, problem: pool_problem.clone() };
         let label = reader.read(&defaults);
         labels.insert(name, Arc::new(label));
     }
@@ -161,21 +181,14 @@ fn counts(node: &YamlNode, key: &str, diagnostics: &mut Diagnostics) -> BTreeMap
 struct LabelReader<'a, 'd> {
     node: &'a YamlNode,
     name: &'a LabelName,
+    variant: Variant,
     diagnostics: &'d mut Diagnostics,
     problem: Option<String>,
 }
 
 impl LabelReader<'_, '_> {
     fn read(&mut self, defaults: &PoolDefaults) -> PodLabel {
-        let kind = self.text("type").unwrap_or_else(|| "pod".to_owned());
-        let is_pod = kind != "namespace";
-        if is_pod && kind != "pod" {
-            self.diagnostics.warning(
-                self.at("type"),
-                format!("type {kind} is treated as pod"),
-                "write pod or namespace",
-            );
-        }
+        let is_pod = self.is_pod();
         self.check_name(is_pod);
         let (requests, limits) = (self.amounts("", &defaults.requests), self.limits(defaults));
         // The records of Nodepool 11 always have these, also as 0.
@@ -206,6 +219,19 @@ impl LabelReader<'_, '_> {
             need,
             problem: self.problem.take(),
         }
+    }
+
+    fn is_pod(&mut self) -> bool {
+        let Some(whole) = self.variant.whole_type() else { return true };
+        let kind = self.text("type").unwrap_or_else(|| "pod".to_owned());
+        // The drivers of Nodepool 11 know only one of the two types and take everything else for the other.
+        let is_pod = if self.variant == Variant::Kubernetes { kind != whole } else { kind == "pod" };
+        if kind != whole && kind != "pod" {
+            let taken = if is_pod { "pod" } else { whole };
+            let help = format!("write pod or {whole}");
+            self.diagnostics.warning(self.at("type"), format!("type {kind} is treated as {taken}"), help);
+        }
+        is_pod
     }
 
     fn at(&self, key: &str) -> python_yaml::tree::Position {
@@ -308,6 +334,10 @@ impl LabelReader<'_, '_> {
             container["securityContext"] = json!({"privileged": privileged});
         }
         let mut spec = json!({"containers": [container], "terminationGracePeriodSeconds": GRACE_PERIOD_S});
+        if self.variant.is_openshift() {
+            // Also sent if empty, as Nodepool 11 does.
+            spec["imagePullSecrets"] = self.node.given("image-pull-secrets").map_or(json!([]), YamlNode::to_json);
+        }
         for (key, name) in
             [("node-selector", "nodeSelector"), ("scheduler-name", "schedulerName"), ("volumes", "volumes")]
         {
@@ -366,7 +396,7 @@ fn add_requests(need: &mut Resources, spec: &Value) {
 mod tests {
     use super::*;
     use crate::BUILT_IN_DRIVERS;
-    use nodepool_model::config::diagnostics::Source;
+    use nodepool_model::config::diagnostics::Source as Document;
     use nodepool_model::config::resolve::resolve;
 
     /// The labels of a pool with these keys, and the messages about them.
@@ -382,7 +412,7 @@ mod tests {
              [{listed}]}}]}}]\n"
         );
         let root = python_yaml::parse::parse(&text, &mut Vec::new()).unwrap();
-        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT_IN_DRIVERS).config.unwrap();
+        let config = resolve(Document { file: "nodepool.yaml", root: &root }, None, BUILT_IN_DRIVERS).config.unwrap();
         let mut diagnostics = Diagnostics::default();
         let settings = read(config.providers.values().next().unwrap(), &mut diagnostics);
         let labels = settings.pools.into_values().flat_map(BTreeMap::into_values).collect();

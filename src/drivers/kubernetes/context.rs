@@ -1,27 +1,36 @@
 //! State that the state machines of one provider share: its settings, and the last observation of its pods.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::client::ClusterAddress;
+use tracing::warn;
+
+use super::client::{ClusterAddress, OwnLogin};
 use super::config::{PodLabel, Settings};
 use super::inventory::PodState;
+use super::own_login;
 use super::watch::Objects;
-use nodepool_driver::facts::ProviderFacts;
-use nodepool_model::records::ids::{LabelName, PoolName, ProviderName};
+use nodepool_driver::facts::{PoolQuota, ProviderFacts};
+use nodepool_model::records::ids::{ExternalId, LabelName, PoolName, ProviderName};
 
 pub struct ProviderContext {
     pub provider: ProviderName,
     pub settings: Settings,
     pub facts: ProviderFacts,
-    /// The pods of the last inventory, by namespace.
+    /// The pods of the last inventory, by the id of their node.
     pods: Mutex<HashMap<String, PodState>>,
-    /// Obstacles of deletions by namespace, according to the last inventory.
+    /// Obstacles of deletions by the id of the node, according to the last inventory.
     obstacles: Mutex<HashMap<String, String>>,
     /// The objects as the watches last showed them.
     objects: Mutex<Objects>,
     /// Known once the credentials were read.
     address: OnceLock<ClusterAddress>,
+    own_login: Mutex<Option<OwnLogin>>,
+    /// The cluster has refused to change labels of projects.
+    refuses_labels: AtomicBool,
+    refuses_quotas: AtomicBool,
+    quota: Mutex<Option<PoolQuota>>,
 }
 
 impl ProviderContext {
@@ -34,6 +43,10 @@ impl ProviderContext {
             obstacles: Mutex::default(),
             objects: Mutex::default(),
             address: OnceLock::new(),
+            own_login: Mutex::default(),
+            refuses_labels: AtomicBool::new(false),
+            refuses_quotas: AtomicBool::new(false),
+            quota: Mutex::default(),
         }
     }
 
@@ -59,18 +72,55 @@ impl ProviderContext {
         *self.obstacles.lock().unwrap_or_else(PoisonError::into_inner) = obstacles;
     }
 
-    /// The obstacle that holds up the deletion of a namespace, in the cluster's words.
-    pub fn obstacle(&self, namespace: &str) -> Option<String> {
-        self.obstacles.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
+    /// The obstacle that holds up the deletion of a node, in the cluster's words.
+    pub fn obstacle(&self, id: &ExternalId) -> Option<String> {
+        self.obstacles.lock().unwrap_or_else(PoisonError::into_inner).get(&id.to_string()).cloned()
     }
 
     pub fn set_pods(&self, pods: HashMap<String, PodState>) {
         *self.pods() = pods;
     }
 
-    /// The pod in a namespace, as the last inventory showed it.
-    pub fn pod_in(&self, namespace: &str) -> Option<PodState> {
-        self.pods().get(namespace).cloned()
+    /// The pod of a node, as the last inventory showed it.
+    pub fn pod_state(&self, id: &ExternalId) -> Option<PodState> {
+        self.pods().get(&id.to_string()).cloned()
+    }
+
+    /// Whether the account may change the labels of projects, as far as is known.
+    pub fn may_label(&self) -> bool {
+        !self.refuses_labels.load(Ordering::Relaxed)
+    }
+
+    pub fn refuse_labels(&self) {
+        self.refuses_labels.store(true, Ordering::Relaxed);
+    }
+
+    /// The cluster has refused to show its quotas. Returns whether that is news.
+    pub fn refuse_quotas(&self) -> bool {
+        !self.refuses_quotas.swap(true, Ordering::Relaxed)
+    }
+
+    /// The last known quota of all projects, after a look that found this one.
+    pub fn remember_quota(&self, found: Option<PoolQuota>) -> Option<PoolQuota> {
+        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        *quota = found.or(quota.take());
+        quota.clone()
+    }
+
+    /// The account's own login as of now, which is handed out with pods in shared projects.
+    pub fn own_login(&self) -> Option<OwnLogin> {
+        self.own_login.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records the login. Warns once of a token that ends.
+    pub fn set_own_login(&self, login: OwnLogin) {
+        let mut known = self.own_login.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none()
+            && let Some(end) = login.token.as_deref().and_then(own_login::end_of)
+        {
+            warn!(provider = %self.provider, end, "the token of the account ends, and with it the access of jobs to their pods; use one of a secret of type kubernetes.io/service-account-token");
+        }
+        *known = Some(login);
     }
 
     pub fn objects(&self) -> MutexGuard<'_, Objects> {

@@ -69,7 +69,9 @@ pub fn rejection(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Reject
         (403, _) if message.contains("error looking up service account") => {
             Rejection::NotYet(delay.unwrap_or(ACCOUNT_DELAY))
         }
-        (403, _) if message.contains("exceeded quota") => Rejection::Error(CloudError::Quota(message)),
+        (403, _) if message.contains("exceeded quota") || is_limit_of_projects(&message) => {
+            Rejection::Error(CloudError::Quota(message))
+        }
         (410, _) => Rejection::Gone,
         (404, _) => Rejection::Error(CloudError::NotFound(message)),
         (409, "AlreadyExists") => Rejection::Exists { is_being_deleted: message.contains("is being deleted") },
@@ -88,6 +90,11 @@ pub fn rejection(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Reject
         }
         _ => Rejection::Error(failed(format!("{status}: {message}"))),
     }
+}
+
+/// Whether OpenShift refuses a project because its user has too many.
+fn is_limit_of_projects(message: &str) -> bool {
+    message.contains("cannot create more than") && message.contains("project(s)")
 }
 
 /// The error of a request without a response, or with an unreadable one.

@@ -1,10 +1,13 @@
-//! Inventory of a cluster: each namespace of ours is an instance, in the state of its pod.
+//! Inventory of a cluster: each namespace, project or pod of ours is an instance.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
+use super::calls::Source;
 use super::context::ProviderContext;
+use super::objects::{self, LAUNCH_ID};
+use super::variant::Variant;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::{ExternalId, LabelName, PoolName};
 
@@ -95,35 +98,60 @@ pub fn labels_of(object: &Value) -> BTreeMap<String, String> {
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// The namespaces as instances. Those without our labels and the shape of our names have no metadata, so that nothing
-/// of ours is concluded about them.
-pub fn inventory<'a>(
-    context: &ProviderContext,
-    namespaces: impl Iterator<Item = &'a Value>,
-    pods: impl Iterator<Item = &'a Value>,
-) -> Inventory {
-    let mut states: HashMap<String, (String, PodState)> = HashMap::new();
-    for pod in pods {
-        let namespace = text(&pod["metadata"]["namespace"]).unwrap_or_default();
-        states.insert(namespace.to_owned(), (name_of(pod).to_owned(), PodState::of(pod)));
+/// The labels of an object, or what the description of a project says instead of them.
+pub fn marks_of(object: &Value) -> BTreeMap<String, String> {
+    let mut marks = labels_of(object);
+    if !marks.contains_key("nodepool_node_id") {
+        marks.extend(objects::marks_of_description(object));
     }
-    let (mut of_namespaces, mut obstacles) = (HashMap::new(), HashMap::new());
-    let instances = namespaces.map(|namespace| {
-        let (name, metadata) = (name_of(namespace), labels_of(namespace));
+    marks
+}
+
+/// The id of a node that is a pod in a shared project.
+pub fn pod_id(project: &str, pod: &str) -> ExternalId {
+    // In this order, which a record keeps.
+    let parts = [("pod", pod), ("project", project)];
+    ExternalId::Object(parts.map(|(key, value)| (key.to_owned(), value.into())).into_iter().collect())
+}
+
+/// The objects as instances. Those without our marks and the shape of our names have no metadata, so that nothing of
+/// ours is concluded about them.
+pub fn inventory<'a>(context: &ProviderContext, objects: impl Iterator<Item = (&'a Source, &'a Value)>) -> Inventory {
+    let (mut homes, mut pods) = (Vec::new(), Vec::new());
+    for (source, object) in objects {
+        match source {
+            Source::Namespaces | Source::Projects => homes.push(object),
+            Source::Pods | Source::PodsOf(_) => pods.push(object),
+        }
+    }
+    match context.settings.variant {
+        Variant::Kubernetes | Variant::OpenShift => of_homes(context, &homes, &pods),
+        Variant::OpenShiftPods => of_pods(context, &pods),
+    }
+}
+
+/// Instances that are namespaces or projects.
+fn of_homes(context: &ProviderContext, homes: &[&Value], pods: &[&Value]) -> Inventory {
+    let mut states: HashMap<&str, (&str, PodState)> = HashMap::new();
+    for pod in pods {
+        states.insert(namespace_of(pod), (name_of(pod), PodState::of(pod)));
+    }
+    let (mut known_pods, mut obstacles) = (HashMap::new(), HashMap::new());
+    let instances = homes.iter().map(|home| {
+        let (name, metadata) = (name_of(home), marks_of(home));
         let mut instance = Instance::new(ExternalId::text(name));
         let label = metadata.get("nodepool_node_label").map(String::as_str).unwrap_or_default();
-        let is_ours = is_our_name(name, &metadata);
         let known = context.label(&pool_of(&metadata), &LabelName::from(label));
-        let state = states.remove(name).filter(|(pod, _)| pod == label).map(|(_, state)| state);
+        let state = states.remove(name).filter(|(pod, _)| *pod == label).map(|(_, state)| state);
         instance.state = match (&known, &state) {
-            _ if is_being_deleted(namespace) => InstanceState::Stopping,
-            (_, Some(PodState::Failed(why))) => InstanceState::Failed(why.clone()),
-            (_, Some(PodState::Ready(_))) => InstanceState::Running,
+            _ if is_being_deleted(home) => InstanceState::Stopping,
+            // The pods of projects are in no inventory; each launch watches its own.
+            (_, None) if context.settings.variant == Variant::OpenShift => InstanceState::Running,
             (Some(label), None) if label.pod_spec.is_none() => InstanceState::Running,
-            _ => InstanceState::Starting,
+            (_, state) => state_of(state.as_ref()),
         };
         if instance.state == InstanceState::Stopping {
-            obstacles.extend(deletion_obstacle(namespace).map(|obstacle| (name.to_owned(), obstacle)));
+            obstacles.extend(deletion_obstacle(home).map(|obstacle| (name.to_owned(), obstacle)));
         }
         if let Some(label) = &known {
             instance.resources = label.need.clone();
@@ -132,29 +160,71 @@ pub fn inventory<'a>(
             if let PodState::Ready(node) = &state {
                 (instance.interface_ip, instance.host_id) = (Some(label.to_owned()), node.clone());
             }
-            of_namespaces.insert(name.to_owned(), state);
+            known_pods.insert(name.to_owned(), state);
         }
-        if is_ours {
+        if is_our_name(name, metadata.get("nodepool_pool_name"), &metadata) {
             instance.metadata = metadata;
         }
         instance
     });
     let inventory = Inventory::new(instances.collect());
-    context.set_pods(of_namespaces);
+    context.set_pods(known_pods);
     context.set_obstacles(obstacles);
     inventory
+}
+
+/// Instances that are pods in shared projects.
+fn of_pods(context: &ProviderContext, pods: &[&Value]) -> Inventory {
+    let mut known_pods = HashMap::new();
+    let instances = pods.iter().map(|pod| {
+        let (project, name, metadata) = (namespace_of(pod), name_of(pod), labels_of(pod));
+        // The records of Nodepool 11 have another id.
+        let id = match pod["metadata"]["annotations"][LAUNCH_ID].is_string() {
+            true => pod_id(project, name),
+            false => ExternalId::text(format!("{project}-{name}")),
+        };
+        let mut instance = Instance::new(id);
+        let state = PodState::of(pod);
+        instance.state = if is_being_deleted(pod) { InstanceState::Stopping } else { state_of(Some(&state)) };
+        if let PodState::Ready(node) = &state {
+            (instance.interface_ip, instance.host_id) = (Some(name.to_owned()), node.clone());
+        }
+        let label = metadata.get("nodepool_node_label");
+        if let Some(label) = label.and_then(|label| context.label(&PoolName::from(project), &LabelName::from(&**label)))
+        {
+            instance.resources = label.need.clone();
+        }
+        known_pods.insert(instance.external_id.to_string(), state);
+        if is_our_name(name, label, &metadata) {
+            instance.metadata = metadata;
+        }
+        instance
+    });
+    let inventory = Inventory::new(instances.collect());
+    context.set_pods(known_pods);
+    inventory
+}
+
+fn state_of(pod: Option<&PodState>) -> InstanceState {
+    match pod {
+        Some(PodState::Failed(why)) => InstanceState::Failed(why.clone()),
+        Some(PodState::Ready(_)) => InstanceState::Running,
+        Some(PodState::Starting(_) | PodState::PullFailing(_)) | None => InstanceState::Starting,
+    }
+}
+
+fn namespace_of(object: &Value) -> &str {
+    text(&object["metadata"]["namespace"]).unwrap_or_default()
 }
 
 fn pool_of(metadata: &BTreeMap<String, String>) -> PoolName {
     PoolName::from(metadata.get("nodepool_pool_name").map(String::as_str).unwrap_or_default())
 }
 
-/// Whether a namespace has the name that its labels imply.
-fn is_our_name(name: &str, labels: &BTreeMap<String, String>) -> bool {
-    let (Some(pool), Some(node)) = (labels.get("nodepool_pool_name"), labels.get("nodepool_node_id")) else {
-        return false;
-    };
-    name == format!("{pool}-{node}")
+/// Whether an object has the name that its marks imply: this first part and the id of its node.
+fn is_our_name(name: &str, first: Option<&String>, marks: &BTreeMap<String, String>) -> bool {
+    let (Some(first), Some(node)) = (first, marks.get("nodepool_node_id")) else { return false };
+    name == format!("{first}-{node}")
 }
 
 #[cfg(test)]
@@ -201,8 +271,10 @@ mod tests {
                 [("nodepool_pool_name", pool), ("nodepool_node_id", node)].map(|(k, v)| (k.to_owned(), v.to_owned())),
             )
         };
-        assert!(is_our_name("a-b-0000000001", &labels("a-b", "0000000001")));
-        assert!(!is_our_name("main-17", &labels("main", "0000000017")));
-        assert!(!is_our_name("main-17", &BTreeMap::new()));
+        let is_ours =
+            |name: &str, marks: BTreeMap<String, String>| is_our_name(name, marks.get("nodepool_pool_name"), &marks);
+        assert!(is_ours("a-b-0000000001", labels("a-b", "0000000001")));
+        assert!(!is_ours("main-17", labels("main", "0000000017")));
+        assert!(!is_ours("main-17", BTreeMap::new()));
     }
 }

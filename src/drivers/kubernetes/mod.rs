@@ -1,4 +1,5 @@
-//! The kubernetes driver: nodes are namespaces, with or without a pod.
+//! The drivers kubernetes, openshift and openshiftpods: nodes are namespaces or projects, with or without a pod, or pods
+//! in a shared project.
 
 mod calls;
 mod client;
@@ -9,7 +10,10 @@ mod inventory;
 mod jobs;
 mod names;
 mod objects;
+mod own_login;
 mod quantity;
+mod quota;
+mod variant;
 mod watch;
 
 use std::path::PathBuf;
@@ -32,10 +36,14 @@ use python_yaml::diagnostics::Diagnostic;
 use calls::{Call, Reply};
 use client::{Cluster, kubeconfig_files};
 use context::ProviderContext;
-use jobs::delete::DeleteNamespace;
+use jobs::delete::DeleteNode;
+use jobs::delete_pod::DeletePod;
 use jobs::launch::LaunchNode;
+use jobs::launch_pod::LaunchPod;
 use jobs::listing::{ListNodes, Purpose};
+use jobs::refresh::Refresh;
 use jobs::watch::WatchNodes;
+use variant::Variant;
 use watch::Watches;
 
 /// Interval between listings while pods start.
@@ -62,13 +70,13 @@ pub fn open(section: &ProviderConfig) -> Result<Kubernetes, Vec<Diagnostic>> {
 
 /// Opens the driver with explicit kubeconfig files, for tests and other callers.
 pub fn open_with(section: &ProviderConfig, files: Vec<PathBuf>) -> Result<Kubernetes, Vec<Diagnostic>> {
-    let (settings, mut diagnostics) = read(section);
+    let (settings, mut diagnostics) = read(section, &files);
     diagnostics.items.retain(Diagnostic::is_error);
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
     let stamps = stamps(&files);
-    let cluster = Cluster::new(files, settings.context.clone());
+    let cluster = Cluster::new(files, settings.context.clone(), settings.variant == Variant::OpenShiftPods);
     let facts = ProviderFacts { launch_config: Some(Arc::new(settings.launch_config())), ..ProviderFacts::initial() };
     let context = Arc::new(ProviderContext::new(section.name.clone(), settings, facts));
     Ok(Kubernetes { context, cluster, watches: Watches::default(), stamps })
@@ -81,12 +89,16 @@ pub fn files() -> Vec<PathBuf> {
 
 /// Errors and warnings of a section.
 pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
-    read(section).1.items
+    read(section, &kubeconfig_files()).1.items
 }
 
-fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
+fn read(section: &ProviderConfig, files: &[PathBuf]) -> (config::Settings, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
-    (config::read(section, &mut diagnostics), diagnostics)
+    let settings = config::read(section, &mut diagnostics);
+    if settings.variant == Variant::OpenShiftPods {
+        own_login::check(section, &settings, files, &mut diagnostics);
+    }
+    (settings, diagnostics)
 }
 
 impl Driver for Kubernetes {
@@ -109,10 +121,13 @@ impl Driver for Kubernetes {
 
     fn begin(&self, job: &Job) -> Machine {
         let context = self.context.clone();
+        let has_shared_projects = context.settings.variant == Variant::OpenShiftPods;
         match job {
+            Job::Launch(order) if has_shared_projects => Machine::LaunchPod(LaunchPod::new(context, order.clone())),
             Job::Launch(order) => Machine::Launch(LaunchNode::new(context, order.clone())),
-            Job::Delete(id) => Machine::Delete(DeleteNamespace::new(context, id.clone())),
-            Job::Refresh => Machine::List(ListNodes::new(context, Purpose::Refresh)),
+            Job::Delete(id) if has_shared_projects => Machine::DeletePod(DeletePod::new(context, id.clone())),
+            Job::Delete(id) => Machine::Delete(DeleteNode::new(context, id.clone())),
+            Job::Refresh => Machine::Refresh(Refresh::new(context)),
             Job::List | Job::ListServerIds => Machine::List(ListNodes::new(context, Purpose::List)),
             // A cluster has no images, consoles, static hosts and resources without labels.
             Job::CleanUnused { .. }
@@ -159,6 +174,9 @@ impl Kubernetes {
     async fn connect(&self) -> Result<(), CloudError> {
         let connection = self.cluster.connection().await?;
         self.context.set_address(connection.address.clone());
+        if self.context.settings.variant == Variant::OpenShiftPods {
+            self.context.set_own_login(connection.own_login().await?);
+        }
         Ok(())
     }
 }
@@ -166,8 +184,11 @@ impl Kubernetes {
 /// State machine of one job.
 pub enum Machine {
     Launch(LaunchNode),
-    Delete(DeleteNamespace),
+    LaunchPod(LaunchPod),
+    Delete(DeleteNode),
+    DeletePod(DeletePod),
     List(ListNodes),
+    Refresh(Refresh),
     Watch(WatchNodes),
     Unsupported,
 }
@@ -179,8 +200,11 @@ impl StateMachine for Machine {
     fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match self {
             Machine::Launch(machine) => machine.step(input),
+            Machine::LaunchPod(machine) => machine.step(input),
             Machine::Delete(machine) => machine.step(input),
+            Machine::DeletePod(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
+            Machine::Refresh(machine) => machine.step(input),
             Machine::Watch(machine) => machine.step(input),
             Machine::Unsupported => Next::Failed(CloudError::not_found("a cluster has no such job")),
         }
@@ -189,23 +213,37 @@ impl StateMachine for Machine {
     fn external_id(&self) -> Option<&ExternalId> {
         match self {
             Machine::Launch(machine) => machine.external_id(),
-            Machine::Delete(_) | Machine::List(_) | Machine::Watch(_) | Machine::Unsupported => None,
+            Machine::LaunchPod(machine) => machine.external_id(),
+            Machine::Delete(_)
+            | Machine::DeletePod(_)
+            | Machine::List(_)
+            | Machine::Refresh(_)
+            | Machine::Watch(_)
+            | Machine::Unsupported => None,
         }
     }
 
     fn obstacle(&self) -> Option<String> {
         match self {
             Machine::Launch(machine) => machine.obstacle(),
+            Machine::LaunchPod(machine) => machine.obstacle(),
             Machine::Delete(machine) => machine.obstacle(),
-            Machine::List(_) | Machine::Watch(_) | Machine::Unsupported => None,
+            Machine::DeletePod(_)
+            | Machine::List(_)
+            | Machine::Refresh(_)
+            | Machine::Watch(_)
+            | Machine::Unsupported => None,
         }
     }
 
     fn label(&self) -> &'static str {
         match self {
             Machine::Launch(machine) => machine.label(),
+            Machine::LaunchPod(machine) => machine.label(),
             Machine::Delete(machine) => machine.label(),
+            Machine::DeletePod(machine) => machine.label(),
             Machine::List(_) => "listing namespaces and pods",
+            Machine::Refresh(_) => "listing namespaces and pods, and reading quotas",
             Machine::Watch(_) => "opening the watches",
             Machine::Unsupported => "ended",
         }

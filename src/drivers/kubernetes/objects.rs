@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 /// Name of the account whose token is handed out, of its secret, and the user name for Zuul.
 pub const USER: &str = "zuul-worker";
-/// Annotation of a namespace with a value that only its launch knows, so that a launch recognises its own namespace
-/// after a lost response.
+/// Annotation with a value that only its launch knows, so that a launch recognises its own namespace, or its own pod in
+/// a shared project, after a lost response.
 pub const LAUNCH_ID: &str = "nodepool_launch_id";
 
 const ALL_VERBS: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
@@ -98,6 +98,40 @@ pub fn role_binding(access: Access, namespace: &str) -> Value {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role_name(access)},
         "subjects": [{"kind": "ServiceAccount", "name": USER, "namespace": namespace}],
     })
+}
+
+/// The administrator of a project, in OpenShift's own, older form.
+pub fn project_role_binding(project: &str) -> Value {
+    json!({
+        "apiVersion": "authorization.openshift.io/v1", "kind": "RoleBinding", "metadata": {"name": "admin-0"},
+        "roleRef": {"name": "admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": USER, "namespace": project}],
+        "userNames": [format!("system:serviceaccount:{project}:{USER}")],
+    })
+}
+
+/// The request for a project. OpenShift's own template copies its description, but not its labels, so the description
+/// also says what the labels say.
+pub fn project_request(name: &str, labels: &BTreeMap<String, String>, launch_id: &str) -> Value {
+    let marks = labels.iter().filter(|(key, _)| key.starts_with(MARKS_PREFIX));
+    let mut marks: BTreeMap<&str, &str> = marks.map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    marks.insert(LAUNCH_ID, launch_id);
+    json!({
+        "apiVersion": "project.openshift.io/v1", "kind": "ProjectRequest", "metadata": {"name": name, "labels": labels},
+        "description": format!("{DESCRIPTION_PREFIX}{}", json!(marks)),
+    })
+}
+
+/// Labels with this prefix identify the node.
+const MARKS_PREFIX: &str = "nodepool_";
+/// Beginning of the description of a project; a JSON object with the marks follows.
+const DESCRIPTION_PREFIX: &str = "Node of Nodepool ";
+
+/// What the description of a project says.
+pub fn marks_of_description(project: &Value) -> BTreeMap<String, String> {
+    let description = project["metadata"]["annotations"]["openshift.io/description"].as_str().unwrap_or_default();
+    let marks = description.strip_prefix(DESCRIPTION_PREFIX).and_then(|marks| serde_json::from_str(marks).ok());
+    marks.unwrap_or_default()
 }
 
 pub fn pod(

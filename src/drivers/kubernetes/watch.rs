@@ -11,7 +11,7 @@ use kube::client::Body;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::calls::Kind;
+use super::calls::Source;
 use super::context::ProviderContext;
 use super::errors::{failed, transport_error};
 use super::inventory::{inventory, name_of};
@@ -21,23 +21,23 @@ use nodepool_driver::instance::Inventory;
 /// A watch that is silent for longer than this is broken: the cluster ends it before.
 const SILENCE: Duration = Duration::from_secs(super::calls::WATCH_DURATION_S + 30);
 
-/// The objects of the provider, and the version up to which each kind is known.
+/// The objects of the provider, and the version up to which each source is known.
 #[derive(Debug, Default)]
 pub struct Objects {
-    objects: BTreeMap<Kind, BTreeMap<String, Value>>,
-    versions: BTreeMap<Kind, String>,
+    objects: BTreeMap<Source, BTreeMap<String, Value>>,
+    versions: BTreeMap<Source, String>,
 }
 
 impl Objects {
-    /// Replaces all objects of a kind by those of a list.
-    pub fn replace(&mut self, kind: Kind, items: Vec<Value>, version: &str) {
-        self.objects.insert(kind, items.into_iter().map(|item| (key_of(&item), reduced(item))).collect());
-        self.versions.insert(kind, version.to_owned());
+    /// Replaces all objects of a source by those of a list.
+    pub fn replace(&mut self, source: Source, items: Vec<Value>, version: &str) {
+        self.versions.insert(source.clone(), version.to_owned());
+        self.objects.insert(source, items.into_iter().map(|item| (key_of(&item), reduced(item))).collect());
     }
 
     /// The version from which a watch continues; `None` if the objects have to be listed.
-    pub fn version(&self, kind: Kind) -> Option<&str> {
-        self.versions.get(&kind).map(String::as_str)
+    pub fn version(&self, source: &Source) -> Option<&str> {
+        self.versions.get(source).map(String::as_str)
     }
 
     /// The next watch begins with a list.
@@ -46,7 +46,7 @@ impl Objects {
     }
 
     /// Applies an event of a watch; returns whether an object has changed.
-    fn apply(&mut self, kind: Kind, mut event: Value) -> Result<bool, CloudError> {
+    fn apply(&mut self, source: &Source, mut event: Value) -> Result<bool, CloudError> {
         let object = event["object"].take();
         let event_type = event["type"].as_str().unwrap_or_default();
         if event_type == "ERROR" {
@@ -56,9 +56,9 @@ impl Objects {
             return Err(failed(format!("the watch ended with an error: {text}")));
         }
         if let Some(version) = object["metadata"]["resourceVersion"].as_str() {
-            self.versions.insert(kind, version.to_owned());
+            self.versions.insert(source.clone(), version.to_owned());
         }
-        let objects = self.objects.entry(kind).or_default();
+        let objects = self.objects.entry(source.clone()).or_default();
         match event_type {
             "ADDED" | "MODIFIED" => drop(objects.insert(key_of(&object), reduced(object))),
             "DELETED" => drop(objects.remove(&key_of(&object))),
@@ -68,8 +68,9 @@ impl Objects {
     }
 
     pub fn inventory(&self, context: &ProviderContext) -> Inventory {
-        let all = |kind| self.objects.get(&kind).into_iter().flat_map(BTreeMap::values);
-        inventory(context, all(Kind::Namespaces), all(Kind::Pods))
+        let lists = self.objects.iter();
+        let objects = lists.flat_map(|(source, objects)| objects.values().map(move |object| (source, object)));
+        inventory(context, objects)
     }
 }
 
@@ -85,24 +86,26 @@ fn reduced(mut object: Value) -> Value {
     object
 }
 
-type Events = BoxStream<'static, Result<(Kind, Value), CloudError>>;
+type Events = BoxStream<'static, Result<(Source, Value), CloudError>>;
 
 /// The open streams.
 #[derive(Default)]
 pub struct Watches(Mutex<SelectAll<Events>>);
 
 impl Watches {
-    /// Follows the response to a watch. The first kind replaces the streams of an earlier watch.
-    pub async fn follow(&self, kind: Kind, body: Body) {
+    /// Follows the response to a watch on all objects of a source. The first one replaces the streams of an earlier watch.
+    pub async fn follow(&self, source: Source, is_first: bool, body: Body) {
         let mut streams = self.0.lock().await;
-        if kind == Kind::Namespaces {
+        if is_first {
             streams.clear();
         }
         let ended = stream::once(async { Err(failed("the cluster has ended the watch".to_owned())) });
         let events = lines(body).map(move |line| {
             let line = line?;
             let event = serde_json::from_slice(&line);
-            event.map(|event| (kind, event)).map_err(|error| failed(format!("unreadable event of a watch: {error}")))
+            event
+                .map(|event| (source.clone(), event))
+                .map_err(|error| failed(format!("unreadable event of a watch: {error}")))
         });
         streams.push(events.chain(ended).boxed());
     }
@@ -126,8 +129,8 @@ async fn next_change(streams: &mut SelectAll<Events>, context: &ProviderContext)
         let mut next = Some(event);
         let mut has_changed = false;
         while let Some(event) = next {
-            let (kind, event) = event?;
-            has_changed |= context.objects().apply(kind, event)?;
+            let (source, event) = event?;
+            has_changed |= context.objects().apply(&source, event)?;
             next = streams.next().now_or_never().flatten();
         }
         if has_changed {
@@ -138,7 +141,7 @@ async fn next_change(streams: &mut SelectAll<Events>, context: &ProviderContext)
 }
 
 /// The lines of a body, which arrive in pieces of any size.
-fn lines(body: Body) -> impl Stream<Item = Result<Bytes, CloudError>> + Send {
+pub fn lines(body: Body) -> impl Stream<Item = Result<Bytes, CloudError>> + Send {
     let pieces = http_body_util::BodyDataStream::new(body);
     let state = (pieces, BytesMut::new());
     stream::try_unfold(state, |(mut pieces, mut buffer)| async move {
@@ -168,23 +171,23 @@ mod tests {
     #[test]
     fn events_change_the_objects_and_the_version() {
         let mut objects = Objects::default();
-        objects.replace(Kind::Namespaces, vec![json!({"metadata": {"name": "a"}})], "5");
-        assert!(objects.apply(Kind::Namespaces, event("ADDED", "b", "6")).unwrap());
-        assert!(!objects.apply(Kind::Namespaces, event("BOOKMARK", "", "9")).unwrap());
-        assert_eq!(objects.version(Kind::Namespaces), Some("9"));
-        assert!(objects.apply(Kind::Namespaces, event("DELETED", "a", "10")).unwrap());
-        let names: Vec<&str> = objects.objects[&Kind::Namespaces].values().map(name_of).collect();
+        objects.replace(Source::Namespaces, vec![json!({"metadata": {"name": "a"}})], "5");
+        assert!(objects.apply(&Source::Namespaces, event("ADDED", "b", "6")).unwrap());
+        assert!(!objects.apply(&Source::Namespaces, event("BOOKMARK", "", "9")).unwrap());
+        assert_eq!(objects.version(&Source::Namespaces), Some("9"));
+        assert!(objects.apply(&Source::Namespaces, event("DELETED", "a", "10")).unwrap());
+        let names: Vec<&str> = objects.objects[&Source::Namespaces].values().map(name_of).collect();
         assert_eq!(names, ["b"]);
-        assert!(objects.objects[&Kind::Namespaces]["/b"]["metadata"].get("managedFields").is_none());
+        assert!(objects.objects[&Source::Namespaces]["/b"]["metadata"].get("managedFields").is_none());
     }
 
     #[test]
     fn an_error_of_a_watch_leads_to_a_list() {
         let mut objects = Objects::default();
-        objects.replace(Kind::Pods, Vec::new(), "5");
+        objects.replace(Source::Pods, Vec::new(), "5");
         let gone = json!({"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}});
-        let error = objects.apply(Kind::Pods, gone).unwrap_err();
-        assert!(error.to_string().contains("too old") && objects.version(Kind::Pods).is_none(), "{error}");
+        let error = objects.apply(&Source::Pods, gone).unwrap_err();
+        assert!(error.to_string().contains("too old") && objects.version(&Source::Pods).is_none(), "{error}");
     }
 
     #[tokio::test]

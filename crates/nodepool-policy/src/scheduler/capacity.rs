@@ -6,7 +6,7 @@ use super::pool_context::{Placement, PoolContext};
 use super::reason::Reason;
 use crate::inputs::Inputs;
 use crate::scheduler::reservations::Reservations;
-use nodepool_driver::facts::{LabelImage, Unavailable};
+use nodepool_driver::facts::{LabelImage, PoolQuota, Unavailable};
 use nodepool_model::records::ids::{LabelName, NodeId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::resources::Resources;
@@ -39,9 +39,11 @@ pub fn launch_decline_reasons(request: &NodeRequest, ctx: &PoolContext<'_>, inpu
     }
     let mut need = Resources::none();
     request.node_types.iter().for_each(|label| need.add(facts.need(&ctx.id.pool, label)));
-    let of_cloud =
-        (!ctx.pool.ignore_provider_quota).then(|| facts.max_capacity()).and_then(|limits| limits.shortage(&need));
-    match ctx.pool.limits.shortage(&need).or(of_cloud) {
+    let of_cloud = || {
+        let of_pool = facts.pool_quotas.get(&ctx.id.pool).and_then(|quota| quota.limits.shortage(&need));
+        of_pool.or_else(|| facts.max_capacity().shortage(&need)).filter(|_| !ctx.pool.ignore_provider_quota)
+    };
+    match ctx.pool.limits.shortage(&need).or_else(of_cloud) {
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
         None => Vec::new(),
     }
@@ -128,10 +130,14 @@ pub fn place_first(
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut pool_capacity = ctx.pool.limits.clone();
-    pool_capacity.subtract(&inputs.snapshot.usage_totals.used_by_pool(ctx.id, |label| need(ctx.id, label)));
+    let quota = facts.pool_quotas.get(&ctx.id.pool).filter(|_| !ctx.pool.ignore_provider_quota);
+    let mut quota_capacity = quota.map_or_else(Resources::unlimited, PoolQuota::capacity);
+    let used_by_pool = inputs.snapshot.usage_totals.used_by_pool(ctx.id, |label| need(ctx.id, label));
+    pool_capacity.subtract(&used_by_pool);
+    quota_capacity.subtract(&used_by_pool);
     let mut cloud_capacity = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.capacity() };
     cloud_capacity.subtract(&inputs.snapshot.usage_totals.used_by_provider(&ctx.id.provider, need));
-    for capacity in [&mut pool_capacity, &mut cloud_capacity] {
+    for capacity in [&mut pool_capacity, &mut quota_capacity, &mut cloud_capacity] {
         capacity.subtract(&reservations.pending_launches);
         capacity.subtract(&reservations.reserved_resources);
     }
@@ -143,7 +149,7 @@ pub fn place_first(
             continue;
         }
         let one = facts.need(&ctx.id.pool, label);
-        for capacity in [&mut pool_capacity, &mut cloud_capacity] {
+        for capacity in [&mut pool_capacity, &mut quota_capacity, &mut cloud_capacity] {
             if let Some((resource, wanted, available)) = capacity.shortage(one) {
                 return (placements, Some(Reason::InsufficientCapacity { resource, wanted, available }));
             }

@@ -23,22 +23,27 @@ impl Cluster {
         let read = json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]});
         for (name, rules) in [
             ("cluster-admin", json!([all])),
-            ("admin", json!([all])),
+            ("admin", admin_rules()),
             ("edit", json!([all])),
             ("view", json!([read])),
             ("nodepool", nodepool_rules()),
             ("self-provisioner", self_provisioner_rules()),
+            ("namespace-labeler", json!([{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["patch"]}])),
         ] {
             self.create_fixture(Kind::ClusterRole, json!({"metadata": {"name": name}, "rules": rules}));
         }
         // In OpenShift the account has only projects of its own.
         let role = if self.options.openshift { "self-provisioner" } else { "nodepool" };
-        let binding = json!({
-            "metadata": {"name": "nodepool"},
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": "nodepool", "namespace": "default"}],
-        });
-        self.create_fixture(Kind::ClusterRoleBinding, binding);
+        let labeler = self.options.label_projects.then_some("namespace-labeler");
+        for (name, role) in [("nodepool", Some(role)), ("nodepool-labels", labeler)] {
+            let Some(role) = role else { continue };
+            let binding = json!({
+                "metadata": {"name": name},
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+                "subjects": [{"kind": "ServiceAccount", "name": "nodepool", "namespace": "default"}],
+            });
+            self.create_fixture(Kind::ClusterRoleBinding, binding);
+        }
         for project in self.options.projects.clone() {
             self.create_fixture(Kind::Namespace, namespace(&project));
             let account = json!({"metadata": {"name": "default", "namespace": project}});
@@ -89,6 +94,34 @@ fn nodepool_rules() -> Value {
         {"apiGroups": [""], "resources": ["namespaces", "pods", "secrets", "serviceaccounts"], "verbs": verbs},
         {"apiGroups": [RBAC], "resources": ["roles", "rolebindings"], "verbs": verbs},
         {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["bind", "escalate"]},
+    ])
+}
+
+/// The rights of an administrator of a project, who may not change the namespace itself.
+fn admin_rules() -> Value {
+    let content = json!([
+        "appliedclusterresourcequotas",
+        "configmaps",
+        "cronjobs",
+        "deployments",
+        "endpoints",
+        "jobs",
+        "pods",
+        "pods/attach",
+        "pods/exec",
+        "pods/log",
+        "pods/portforward",
+        "replicasets",
+        "rolebindings",
+        "roles",
+        "secrets",
+        "serviceaccounts",
+        "services",
+    ]);
+    json!([
+        {"apiGroups": ["*"], "resources": content, "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["namespaces", "resourcequotas"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["project.openshift.io"], "resources": ["projects"], "verbs": ["get", "delete", "patch", "update"]},
     ])
 }
 

@@ -109,13 +109,13 @@ impl SimulatedKubernetes {
     }
 }
 
-/// The kubernetes driver in the test's process, with kubeconfig files of its own instead of those that the environment
+/// The drivers kubernetes, openshift and openshiftpods in the test's process, with kubeconfig files of its own instead of those that the environment
 /// names.
 pub struct InProcessKubernetes(pub Vec<PathBuf>);
 
 impl ExtraDrivers for InProcessKubernetes {
     fn names(&self) -> Vec<&'static str> {
-        vec!["kubernetes"]
+        vec!["kubernetes", "openshift", "openshiftpods"]
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {

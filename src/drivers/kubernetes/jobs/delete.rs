@@ -1,8 +1,10 @@
-//! Deletion of a node's namespace. The job ends when the namespace no longer exists.
+//! Deletion of a node that is a namespace or a project. The job ends when it no longer exists.
 
 use std::sync::Arc;
 
-use crate::kubernetes::calls::{self, Call, Reply};
+use tracing::warn;
+
+use crate::kubernetes::calls::{Call, Reply};
 use crate::kubernetes::context::ProviderContext;
 use crate::kubernetes::errors::failed;
 use crate::kubernetes::inventory::is_being_deleted;
@@ -12,9 +14,11 @@ use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 
-pub struct DeleteNamespace {
+pub struct DeleteNode {
     context: Arc<ProviderContext>,
     id: ExternalId,
+    /// The cluster has accepted the request.
+    was_accepted: bool,
     step: Step,
 }
 
@@ -28,9 +32,9 @@ enum Step {
     Finished,
 }
 
-impl DeleteNamespace {
+impl DeleteNode {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        Self { context, id, step: Step::Begin }
+        Self { context, id, was_accepted: false, step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {
@@ -44,7 +48,7 @@ impl DeleteNamespace {
     /// The obstacle that holds the deletion up.
     pub fn obstacle(&self) -> Option<String> {
         match self.step {
-            Step::Awaiting | Step::Checking => self.context.obstacle(&self.id.to_string()),
+            Step::Awaiting | Step::Checking => self.context.obstacle(&self.id),
             Step::Begin | Step::Deleting | Step::Finished => None,
         }
     }
@@ -52,11 +56,16 @@ impl DeleteNamespace {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.delete(),
-            (Step::Deleting | Step::Checking, Input::Reply(Err(CloudError::NotFound(_)))) => {
-                Next::Done(Outcome::Deleted)
+            (Step::Deleting | Step::Checking, Input::Reply(Err(error)))
+                if self.context.settings.variant.is_missing(&error) =>
+            {
+                self.on_missing(&error)
             }
             // The namespace is being deleted already if the request was rejected.
-            (Step::Deleting, Input::Reply(Ok(_))) => self.observe(),
+            (Step::Deleting, Input::Reply(Ok(_))) => {
+                self.was_accepted = true;
+                self.observe()
+            }
             (Step::Awaiting, Input::Observed(inventory)) => self.on_observed(inventory),
             (Step::Checking, Input::Reply(Ok(Reply::Object(namespace)))) => {
                 // Otherwise the request was lost.
@@ -71,7 +80,16 @@ impl DeleteNamespace {
     }
 
     fn delete(&mut self) -> Next<Call> {
-        self.call(Step::Deleting, calls::delete_namespace(&self.id.to_string()))
+        let call = self.context.settings.variant.delete_home(&self.id.to_string());
+        self.call(Step::Deleting, call)
+    }
+
+    fn on_missing(&self, error: &CloudError) -> Next<Call> {
+        // Without an accepted request before, the project may also belong to the account that an earlier kubeconfig had.
+        if matches!(error, CloudError::Denied(_)) && !self.was_accepted {
+            warn!(provider = %self.context.provider, external_id = %self.id, %error, "the project is not visible to this account, so it counts as deleted");
+        }
+        Next::Done(Outcome::Deleted)
     }
 
     fn on_observed(&mut self, inventory: &Inventory) -> Next<Call> {
@@ -83,7 +101,7 @@ impl DeleteNamespace {
     }
 
     fn check(&mut self) -> Next<Call> {
-        let call = calls::namespace(&self.id.to_string());
+        let call = self.context.settings.variant.home(&self.id.to_string());
         self.call(Step::Checking, call)
     }
 

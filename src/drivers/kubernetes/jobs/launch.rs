@@ -1,27 +1,26 @@
-//! Launch of a node: a namespace with an account that may use it and, for a pod label, a pod.
+//! Launch of a node that is a namespace, or an OpenShift project: with an account that may use it and, for a pod label,
+//! a pod.
 //!
 //! All names follow from the node, so a request whose response was lost is simply sent again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tracing::warn;
 
-use crate::common::python_format;
+use super::marks;
+use super::pod_wait::{PodProgress, PodWait};
 use crate::kubernetes::calls::{self, Call, Reply};
 use crate::kubernetes::client::ClusterAddress;
 use crate::kubernetes::config::PodLabel;
 use crate::kubernetes::context::ProviderContext;
 use crate::kubernetes::errors::{Rejection, failed};
-use crate::kubernetes::inventory::{PodState, is_being_deleted, labels_of};
-use crate::kubernetes::names::is_label_value;
+use crate::kubernetes::inventory::{is_being_deleted, marks_of};
 use crate::kubernetes::objects::{self, LAUNCH_ID, USER};
+use crate::kubernetes::variant::Variant;
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_driver::instance::{Instance, InstanceLogin, InstanceState, Inventory};
+use nodepool_driver::instance::{Instance, InstanceLogin};
 use nodepool_driver::job::{LaunchOrder, Outcome};
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
@@ -31,16 +30,19 @@ use nodepool_model::records::time::Seconds;
 const FIRST_TOKEN_DELAY: Seconds = Seconds(0.05);
 const LAST_TOKEN_DELAY: Seconds = Seconds(1.0);
 const TOKEN_TIMEOUT: Seconds = Seconds(30.0);
-/// Number of looks at a pod whose image cannot be pulled, and the time between them.
-const PULL_LOOKS: u32 = 3;
-const PULL_DELAY: Seconds = Seconds(10.0);
 /// Number of requests without a response after which a launch fails, and the delay after the first one.
 const MAX_LOST: u32 = 6;
 const LOST_DELAY: Seconds = Seconds(0.2);
 /// Time between two looks at the namespace of an earlier attempt that is being deleted.
 const OLD_NAMESPACE_DELAY: Seconds = Seconds(0.5);
-/// A namespace that so many consecutive inventories lack is asked for.
-const MAX_MISSED: u32 = 3;
+/// Number of looks at a project that exists but is not visible. OpenShift shows its users no project of their own that
+/// is being deleted, and the end of one takes some seconds.
+const MAX_HIDDEN: u32 = 60;
+const HIDDEN_DELAY: Seconds = Seconds(1.0);
+/// Number of refused requests to a new project, and the time between them: not every server of a cluster knows at once
+/// that it is ours.
+const MAX_REFUSED: u32 = 10;
+const REFUSED_DELAY: Seconds = Seconds(0.3);
 
 pub struct LaunchNode {
     context: Arc<ProviderContext>,
@@ -54,8 +56,11 @@ pub struct LaunchNode {
     token: Option<Token>,
     /// Consecutive requests without a response.
     lost: u32,
-    /// The obstacle that holds the pod up, in the cluster's words.
-    obstacle: Option<String>,
+    /// Requests that a new project refused.
+    refused: u32,
+    /// Looks at a project that exists but is not visible.
+    hidden: u32,
+    pod: PodWait,
     step: Step,
 }
 
@@ -76,18 +81,17 @@ enum Step {
     Recovering(Part),
     /// The time waited so far, and the last delay.
     ReadingToken(Seconds, Seconds),
-    /// The number of inventories that lacked the namespace.
-    AwaitingPod(u32),
-    ReadingPod,
-    /// The number of looks that found the image not pulled.
-    DoubtingPull(u32),
+    AwaitingPod,
     Finished,
 }
 
 /// An object of the node, in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
+    /// The namespace or project.
     Namespace,
+    /// The labels of a project.
+    Labels,
     Account,
     Secret,
     Role,
@@ -98,9 +102,10 @@ enum Part {
 impl LaunchNode {
     pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
         let label = context.label(&order.pool, &order.label).cloned();
-        let node = order.metadata.get("nodepool_node_id").map(String::as_str).unwrap_or_default();
-        let namespace = format!("{}-{node}", order.pool);
-        let launch_id = launch_id(&order);
+        let namespace = format!("{}-{}", order.pool, marks::node_id(&order));
+        let launch_id = marks::launch_id(&order);
+        let id = ExternalId::text(namespace.clone());
+        let pod = PodWait::new(context.clone(), id, namespace.clone(), order.label.to_string());
         Self {
             context,
             label,
@@ -110,7 +115,9 @@ impl LaunchNode {
             has_plain_role: false,
             token: None,
             lost: 0,
-            obstacle: None,
+            refused: 0,
+            hidden: 0,
+            pod,
             step: Step::Begin,
             order,
         }
@@ -121,19 +128,18 @@ impl LaunchNode {
     }
 
     pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
+        self.pod.obstacle()
     }
 
     pub fn label(&self) -> &'static str {
         match self.step {
             Step::Begin => "beginning",
             Step::ReadingNamespace | Step::Recovering(_) => "reading the namespace",
-            Step::Creating(Part::Namespace) => "creating the namespace",
+            Step::Creating(Part::Namespace | Part::Labels) => "creating the namespace",
             Step::Creating(Part::Account | Part::Secret | Part::Role | Part::Binding) => "creating the account",
             Step::Creating(Part::Pod) => "creating the pod",
             Step::ReadingToken(..) => "waiting for the token",
-            Step::AwaitingPod(_) | Step::ReadingPod => "waiting for the pod",
-            Step::DoubtingPull(_) => "waiting for the image",
+            Step::AwaitingPod => self.pod.label(),
             Step::Finished => "ended",
         }
     }
@@ -142,12 +148,14 @@ impl LaunchNode {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::ReadingNamespace, Input::Reply(Ok(Reply::Object(namespace)))) => self.on_existing(&namespace),
-            (Step::ReadingNamespace, Input::Reply(Err(CloudError::NotFound(_)))) => self.create(Part::Namespace),
+            (Step::ReadingNamespace, Input::Reply(Err(error))) if self.variant().is_missing(&error) => {
+                self.on_hidden(&error)
+            }
             (Step::Creating(part), Input::Reply(reply)) => self.on_created(part, reply),
             (Step::Recovering(Part::Namespace), Input::Reply(Ok(Reply::Object(namespace)))) => {
                 self.on_existing(&namespace)
             }
-            (Step::Recovering(Part::Namespace), Input::Reply(Err(CloudError::NotFound(_)))) => {
+            (Step::Recovering(Part::Namespace), Input::Reply(Err(error))) if self.variant().is_missing(&error) => {
                 self.create(Part::Namespace)
             }
             (Step::Recovering(part), Input::Reply(Ok(Reply::Object(_)))) => self.create(part),
@@ -157,12 +165,7 @@ impl LaunchNode {
             (Step::ReadingToken(waited, delay), Input::Reply(Err(CloudError::NotFound(_)))) => {
                 self.on_secret(waited, delay, &Value::Null)
             }
-            (Step::AwaitingPod(missed), Input::Observed(inventory)) => self.on_observed(missed, inventory),
-            (Step::ReadingPod, Input::Reply(Ok(Reply::Object(pod)))) => self.on_pod(PodState::of(&pod), 0),
-            (Step::DoubtingPull(looks), Input::Reply(Ok(Reply::Object(pod)))) => self.on_pod(PodState::of(&pod), looks),
-            (Step::ReadingPod | Step::DoubtingPull(_), Input::Reply(Err(CloudError::NotFound(_)))) => {
-                status_failure("the pod no longer exists".to_owned())
-            }
+            (Step::AwaitingPod, input) => self.on_pod(input),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
@@ -180,8 +183,16 @@ impl LaunchNode {
         }
     }
 
+    fn variant(&self) -> Variant {
+        self.context.settings.variant
+    }
+
+    fn has_pod(&self) -> bool {
+        self.label.as_ref().is_some_and(|label| label.pod_spec.is_some())
+    }
+
     fn read_namespace(&mut self, delay: Seconds) -> Next<Call> {
-        let call = calls::namespace(&self.namespace).after(delay);
+        let call = self.variant().home(&self.namespace).after(delay);
         self.call(Step::ReadingNamespace, call)
     }
 
@@ -190,16 +201,33 @@ impl LaunchNode {
         if is_being_deleted(namespace) {
             return self.read_namespace(OLD_NAMESPACE_DELAY);
         }
-        match namespace["metadata"]["annotations"][LAUNCH_ID] == self.launch_id.as_str() {
-            true => self.create(Part::Account),
+        let own = namespace["metadata"]["annotations"][LAUNCH_ID].as_str().map(str::to_owned);
+        let marks = marks_of(namespace);
+        match own.as_ref().or_else(|| marks.get(LAUNCH_ID)) == Some(&self.launch_id) {
+            true => self.next_part(Part::Namespace),
             false => {
-                // A namespace of another owner must not be deleted with the node.
-                self.id = None;
-                let owner = labels_of(namespace);
-                let owner = owner.get("nodepool_provider_name").map_or("another owner", String::as_str);
-                let detail = format!("the namespace {} exists already and belongs to {owner}", self.namespace);
-                Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail })
+                let owner = marks.get("nodepool_provider_name").map_or("another owner", String::as_str);
+                self.fail_as_foreign(&format!("belongs to {owner}"))
             }
+        }
+    }
+
+    /// A namespace of another owner must not be deleted with the node.
+    fn fail_as_foreign(&mut self, why: &str) -> Next<Call> {
+        self.id = None;
+        let detail = format!("the {} {} exists already and {why}", self.variant().home_word(), self.namespace);
+        Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail })
+    }
+
+    /// The namespace that was to be read does not exist, or is not visible.
+    fn on_hidden(&mut self, error: &CloudError) -> Next<Call> {
+        let is_hidden = matches!(error, CloudError::Denied(_));
+        self.hidden += u32::from(is_hidden);
+        match self.hidden {
+            0 => self.create(Part::Namespace),
+            // It may exist only for the account of another project.
+            hidden if hidden > MAX_HIDDEN => self.fail_as_foreign("is not visible to this account"),
+            _ => self.repeat(Part::Namespace, if is_hidden { HIDDEN_DELAY } else { Seconds::ZERO }),
         }
     }
 
@@ -212,41 +240,25 @@ impl LaunchNode {
 
     fn creation(&self, part: Part) -> Result<Call, CloudError> {
         let Some(label) = &self.label else { return Err(failed("the label is gone".to_owned())) };
-        let namespace = &self.namespace;
+        let (namespace, is_project) = (&self.namespace, self.variant().is_openshift());
+        let labels = || marks::labels(&self.context, &self.order, label);
         Ok(match part {
-            Part::Namespace => {
-                calls::create_namespace(objects::namespace(namespace, &self.labels(label), &self.launch_id))
+            Part::Namespace if is_project => {
+                calls::request_project(objects::project_request(namespace, &labels(), &self.launch_id))
             }
+            Part::Namespace => calls::create_namespace(objects::namespace(namespace, &labels(), &self.launch_id)),
+            Part::Labels => calls::label_namespace(namespace, &labels()),
             Part::Account => calls::create_service_account(namespace),
             Part::Secret => calls::create_secret(namespace),
             Part::Role => calls::create_role(namespace, objects::role(label.access(), self.has_plain_role)),
+            Part::Binding if is_project => calls::create_project_role_binding(namespace),
             Part::Binding => calls::create_role_binding(namespace, objects::role_binding(label.access(), namespace)),
             Part::Pod => {
                 let spec = label.pod_spec.as_ref().ok_or_else(|| failed("the label has no pod".to_owned()))?;
-                let body = objects::pod(label.name.as_str(), &self.labels(label), &label.annotations, spec);
+                let body = objects::pod(label.name.as_str(), &labels(), &label.annotations, spec);
                 calls::create_pod(namespace, body)
             }
         })
-    }
-
-    /// The labels of namespace and pod. Those of the configuration cannot replace the ones that identify the node.
-    fn labels(&self, label: &PodLabel) -> BTreeMap<String, String> {
-        let mut labels = label.labels.clone();
-        let root = |name: &str| (name == "request").then(|| Value::clone(&self.order.request));
-        for (key, text) in &label.dynamic_labels {
-            match python_format::interpolate(text, root) {
-                Ok(value) if is_label_value(&value) => drop(labels.insert(key.clone(), value)),
-                Ok(value) => {
-                    warn!(provider = %self.context.provider, label = %label.name, key, value, "Kubernetes accepts no label of this value; it is left out")
-                }
-                Err(error) => {
-                    warn!(provider = %self.context.provider, label = %label.name, key, error, "cannot expand dynamic-labels")
-                }
-            }
-        }
-        labels.insert("nodepool_node_label".to_owned(), label.name.to_string());
-        labels.extend(self.order.metadata.clone());
-        labels
     }
 
     fn on_created(&mut self, part: Part, reply: Result<Reply, CloudError>) -> Next<Call> {
@@ -263,15 +275,28 @@ impl LaunchNode {
             Ok(Reply::Rejected(Rejection::NamespaceTerminating)) => {
                 status_failure("the namespace is being deleted".to_owned())
             }
-            Ok(other @ (Reply::Rejected(_) | Reply::Watching)) => Next::Failed(failed(format!("unexpected {other:?}"))),
+            Ok(other @ (Reply::Rejected(_) | Reply::Watching | Reply::Event(_))) => {
+                Next::Failed(failed(format!("unexpected {other:?}")))
+            }
             Ok(Reply::Lost(text)) => {
                 self.lost += 1;
                 if self.lost >= MAX_LOST {
                     return Next::Failed(CloudError::Outage { detail: text, may_have_worked: true });
                 }
                 let delay = Seconds(LOST_DELAY.0 * f64::from(1_u32 << (self.lost - 1)));
-                let call = calls::namespace(&self.namespace).after(delay);
+                let call = self.variant().home(&self.namespace).after(delay);
                 self.call(Step::Recovering(part), call)
+            }
+            Err(CloudError::Denied(_)) if part == Part::Labels => {
+                self.context.refuse_labels();
+                self.next_part(part)
+            }
+            Err(CloudError::Denied(_)) if part == Part::Account && self.may_be_refused() => {
+                self.refused += 1;
+                self.repeat(part, REFUSED_DELAY)
+            }
+            Err(CloudError::NotFound(text)) if part == Part::Namespace && self.variant().is_openshift() => {
+                Next::Failed(CloudError::Denied(format!("this cluster has no projects, so it is no OpenShift: {text}")))
             }
             Err(CloudError::Denied(text)) if part == Part::Role && !self.has_plain_role && is_escalation(&text) => {
                 self.has_plain_role = true;
@@ -279,6 +304,10 @@ impl LaunchNode {
             }
             Err(error) => Next::Failed(error),
         }
+    }
+
+    fn may_be_refused(&self) -> bool {
+        self.variant().is_openshift() && self.refused < MAX_REFUSED
     }
 
     fn repeat(&mut self, part: Part, delay: Seconds) -> Next<Call> {
@@ -290,13 +319,14 @@ impl LaunchNode {
 
     fn next_part(&mut self, part: Part) -> Next<Call> {
         self.lost = 0;
-        let has_pod = self.label.as_ref().is_some_and(|label| label.pod_spec.is_some());
+        let is_project = self.variant().is_openshift();
         match part {
-            Part::Namespace => self.create(Part::Account),
+            Part::Namespace if is_project && self.context.may_label() => self.create(Part::Labels),
+            Part::Namespace | Part::Labels => self.create(Part::Account),
             Part::Account => self.create(Part::Secret),
-            Part::Secret => self.create(Part::Role),
-            Part::Role => self.create(Part::Binding),
-            Part::Binding if has_pod => self.create(Part::Pod),
+            Part::Secret if !is_project => self.create(Part::Role),
+            Part::Secret | Part::Role => self.create(Part::Binding),
+            Part::Binding if self.has_pod() => self.create(Part::Pod),
             Part::Binding | Part::Pod => {
                 let call = calls::secret(&self.namespace);
                 self.call(Step::ReadingToken(Seconds::ZERO, Seconds::ZERO), call)
@@ -307,10 +337,11 @@ impl LaunchNode {
     fn on_secret(&mut self, waited: Seconds, delay: Seconds, secret: &Value) -> Next<Call> {
         if let Some(token) = token_of(secret) {
             self.token = Some(token);
-            return match self.label.as_ref().is_some_and(|label| label.pod_spec.is_some()) {
-                true => self.observe(0),
-                false => self.launched(None),
-            };
+            if !self.has_pod() {
+                return self.launched(None);
+            }
+            self.step = Step::AwaitingPod;
+            return self.pod.begin();
         }
         if waited >= TOKEN_TIMEOUT {
             let detail = format!("the account {USER} has no token after {} s", TOKEN_TIMEOUT.0);
@@ -321,40 +352,14 @@ impl LaunchNode {
         self.call(Step::ReadingToken(Seconds(waited.0 + next.0), next), call)
     }
 
-    fn on_observed(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
-        let Some(instance) = self.id.as_ref().and_then(|id| inventory.find(id)) else {
-            return match missed + 1 >= MAX_MISSED {
-                true => self.read_pod(Step::ReadingPod, Seconds::ZERO),
-                false => self.observe(missed + 1),
-            };
-        };
-        if instance.state == InstanceState::Stopping {
-            return status_failure("the namespace is being deleted".to_owned());
+    fn on_pod(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match self.pod.step(input) {
+            PodProgress::Ready(node) => self.launched(node),
+            PodProgress::Waits(next) => {
+                self.step = Step::AwaitingPod;
+                next
+            }
         }
-        match self.context.pod_in(&self.namespace) {
-            Some(state) => self.on_pod(state, 0),
-            None => self.observe(0),
-        }
-    }
-
-    fn on_pod(&mut self, state: PodState, looks: u32) -> Next<Call> {
-        self.obstacle = match &state {
-            PodState::Starting(why) => why.clone(),
-            PodState::PullFailing(why) => Some(why.clone()),
-            PodState::Ready(_) | PodState::Failed(_) => None,
-        };
-        match state {
-            PodState::Ready(node) => self.launched(node),
-            PodState::Failed(why) => status_failure(why),
-            PodState::PullFailing(why) if looks >= PULL_LOOKS => status_failure(why),
-            PodState::PullFailing(_) => self.read_pod(Step::DoubtingPull(looks + 1), PULL_DELAY),
-            PodState::Starting(_) => self.observe(0),
-        }
-    }
-
-    fn read_pod(&mut self, step: Step, delay: Seconds) -> Next<Call> {
-        let call = calls::pod(&self.namespace, self.order.label.as_str()).after(delay);
-        self.call(step, call)
     }
 
     fn launched(&mut self, node: Option<String>) -> Next<Call> {
@@ -371,8 +376,8 @@ impl LaunchNode {
         instance.host_id = node;
         instance.resources = label.need.clone();
         instance.login = Some(Arc::new(InstanceLogin {
-            connection_type: if is_pod { "kubectl" } else { "namespace" }.to_owned(),
-            connection_port: connection(&self.namespace, &address, token, is_pod.then(|| label.name.as_str())),
+            connection_type: if is_pod { "kubectl" } else { self.variant().home_word() }.to_owned(),
+            connection_port: self.connection(&address, token, is_pod.then(|| label.name.as_str())),
             python_path: label.python_path.clone(),
             shell_type: label.shell_type.clone(),
         }));
@@ -384,34 +389,25 @@ impl LaunchNode {
         Next::Call(call)
     }
 
-    fn observe(&mut self, missed: u32) -> Next<Call> {
-        self.step = Step::AwaitingPod(missed);
-        Next::Observe
+    /// The data for Zuul's kubeconfig; the keys and their order are those of Nodepool 11.
+    fn connection(&self, address: &ClusterAddress, token: Token, pod: Option<&str>) -> Value {
+        let mut connection = match self.variant() {
+            Variant::Kubernetes => json!({ "name": self.namespace }),
+            Variant::OpenShift | Variant::OpenShiftPods => json!({}),
+        };
+        connection["namespace"] = self.namespace.as_str().into();
+        connection["host"] = address.host.as_str().into();
+        connection["skiptls"] = address.skips_tls.into();
+        connection["token"] = token.token.into();
+        connection["user"] = USER.into();
+        if !address.skips_tls {
+            connection["ca_crt"] = token.ca_crt.into();
+        }
+        if let Some(pod) = pod {
+            connection["pod"] = pod.into();
+        }
+        connection
     }
-}
-
-/// The data for Zuul's kubeconfig; the keys and their order are those of Nodepool 11.
-fn connection(namespace: &str, address: &ClusterAddress, token: Token, pod: Option<&str>) -> Value {
-    let mut connection = json!({
-        "name": namespace, "namespace": namespace, "host": address.host, "skiptls": address.skips_tls,
-        "token": token.token, "user": USER,
-    });
-    if !address.skips_tls {
-        connection["ca_crt"] = token.ca_crt.into();
-    }
-    if let Some(pod) = pod {
-        connection["pod"] = pod.into();
-    }
-    connection
-}
-
-/// A value that only the launch of this request knows, also in another process, and that another installation with the
-/// same node ids does not have.
-fn launch_id(order: &LaunchOrder) -> String {
-    let request = ["id", "created_time", "event_id", "requestor", "tenant_name"].map(|key| order.request.get(key));
-    let text = json!([order.metadata, request]).to_string();
-    let digest = Sha256::digest(text.as_bytes());
-    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn token_of(secret: &Value) -> Option<Token> {
