@@ -270,7 +270,7 @@ fn exceeding_the_quota_is_reported_as_a_quota_error() {
             for number in 1..=2 {
                 launched(&mut provider, &format!("np{number}")).await;
             }
-            let rejected = provider.run(launch("np3")).await;
+            let rejected = provider.run(Job::Launch(Arc::new(launch_order("np3")))).await;
             assert!(matches!(rejected, Err(CloudError::Quota(_))), "{}: {rejected:?}", case.driver);
         });
     }

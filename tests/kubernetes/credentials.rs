@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use testkit::in_process_launcher::on_real_time;
+use testkit::real::simulated_kubernetes::SimulatedKubernetes;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::driver::{KubernetesHarness, LABELS, connection};
 
 /// A kubeconfig of the cluster with changed entries: `change` gets each cluster with each user.
-fn changed_kubeconfig(harness: &KubernetesHarness, change: impl Fn(&mut Value, &mut Value)) -> NamedTempFile {
-    let text = std::fs::read_to_string(harness.cluster.kubeconfig()).unwrap();
+pub fn changed_kubeconfig(cluster: &SimulatedKubernetes, change: impl Fn(&mut Value, &mut Value)) -> NamedTempFile {
+    let text = std::fs::read_to_string(cluster.kubeconfig()).unwrap();
     let mut kubeconfig: Value = serde_yaml::from_str(&text).unwrap();
     let mut users = kubeconfig["users"].take();
     for cluster in kubeconfig["clusters"].as_array_mut().unwrap() {
@@ -30,7 +31,7 @@ fn changed_kubeconfig(harness: &KubernetesHarness, change: impl Fn(&mut Value, &
 
 /// Launches and deletes nodes with this kubeconfig; returns the connection data of the last one.
 async fn launch_with(harness: &mut KubernetesHarness, kubeconfig: &NamedTempFile, nodes: usize) -> Value {
-    harness.provider = KubernetesHarness::provider(kubeconfig.path().to_owned(), LABELS);
+    harness.provider = KubernetesHarness::provider("kubernetes", kubeconfig.path().to_owned(), LABELS);
     let mut data = Value::Null;
     for number in 0..nodes {
         let node = harness.launch("pod", &format!("000000000{number}")).await.unwrap();
@@ -48,7 +49,7 @@ fn tokens_of_an_exec_plugin_are_renewed() {
             "apiVersion": "client.authentication.k8s.io/v1", "command": "curl", "interactiveMode": "Never",
             "args": ["-s", harness.cluster.credential_url("nodepool")],
         });
-        let kubeconfig = changed_kubeconfig(&harness, |_, user| *user = json!({ "exec": exec }));
+        let kubeconfig = changed_kubeconfig(&harness.cluster, |_, user| *user = json!({ "exec": exec }));
         let written = std::fs::read_to_string(kubeconfig.path()).unwrap();
         launch_with(&mut harness, &kubeconfig, 6).await;
         assert_eq!(std::fs::read_to_string(kubeconfig.path()).unwrap(), written);
@@ -69,7 +70,7 @@ fn a_token_file_is_read_again_when_its_token_is_no_longer_accepted() {
             std::fs::write(&file, user["user"]["token"].as_str().unwrap()).unwrap();
         };
         copy_token(&harness);
-        let kubeconfig = changed_kubeconfig(&harness, |_, user| *user = json!({"tokenFile": file}));
+        let kubeconfig = changed_kubeconfig(&harness.cluster, |_, user| *user = json!({"tokenFile": file}));
         launch_with(&mut harness, &kubeconfig, 1).await;
         harness.cluster.revoke_tokens().await;
         harness.cluster.renew_kubeconfig().await;
@@ -84,16 +85,17 @@ fn certificates_are_checked_as_the_kubeconfig_says() {
     on_real_time(async {
         let mut harness = KubernetesHarness::start(&[], LABELS).await;
         // Without a check the nodes' users do not check either, and get no certificate.
-        let unchecked = changed_kubeconfig(&harness, |cluster, _| {
+        let unchecked = changed_kubeconfig(&harness.cluster, |cluster, _| {
             *cluster = json!({"server": cluster["server"], "insecure-skip-tls-verify": true});
         });
         let data = launch_with(&mut harness, &unchecked, 1).await;
         assert_eq!((&data["skiptls"], data.get("ca_crt")), (&json!(true), None));
-        let named = changed_kubeconfig(&harness, |cluster, _| cluster["tls-server-name"] = json!("localhost"));
+        let named = changed_kubeconfig(&harness.cluster, |cluster, _| cluster["tls-server-name"] = json!("localhost"));
         let data = launch_with(&mut harness, &named, 1).await;
         assert_eq!((&data["skiptls"], &data["host"]), (&json!(false), &json!(harness.cluster.base())));
-        let other = changed_kubeconfig(&harness, |cluster, _| cluster["tls-server-name"] = json!("other.example"));
-        let provider = KubernetesHarness::provider(other.path().to_owned(), LABELS);
+        let other =
+            changed_kubeconfig(&harness.cluster, |cluster, _| cluster["tls-server-name"] = json!("other.example"));
+        let provider = KubernetesHarness::provider("kubernetes", other.path().to_owned(), LABELS);
         let facts = provider.wait_for_facts(|facts| facts.unavailable.is_some()).await;
         let reason = facts.unavailable.as_ref().unwrap().reason().to_owned();
         assert!(reason.contains("certificate"), "{reason}");
@@ -129,12 +131,13 @@ fn a_proxy_of_the_kubeconfig_carries_all_connections() {
         let mut harness = KubernetesHarness::start(&[], LABELS).await;
         let connections = Arc::new(AtomicUsize::new(0));
         let proxy = start_proxy(connections.clone()).await;
-        let kubeconfig = changed_kubeconfig(&harness, |cluster, _| cluster["proxy-url"] = json!(proxy));
+        let kubeconfig = changed_kubeconfig(&harness.cluster, |cluster, _| cluster["proxy-url"] = json!(proxy));
         let data = launch_with(&mut harness, &kubeconfig, 1).await;
         assert_eq!(data["host"], harness.cluster.base(), "users of the node may need no proxy");
         assert!(connections.load(Ordering::Relaxed) > 0);
-        let dead = changed_kubeconfig(&harness, |cluster, _| cluster["proxy-url"] = json!("http://127.0.0.1:9"));
-        let provider = KubernetesHarness::provider(dead.path().to_owned(), LABELS);
+        let dead =
+            changed_kubeconfig(&harness.cluster, |cluster, _| cluster["proxy-url"] = json!("http://127.0.0.1:9"));
+        let provider = KubernetesHarness::provider("kubernetes", dead.path().to_owned(), LABELS);
         provider.wait_for_facts(|facts| facts.health != Default::default()).await;
     });
 }
@@ -143,7 +146,7 @@ fn a_proxy_of_the_kubeconfig_carries_all_connections() {
 fn an_unusable_kubeconfig_is_the_reason_of_each_failure() {
     on_real_time(async {
         let harness = KubernetesHarness::start(&[], LABELS).await;
-        let provider = KubernetesHarness::provider(PathBuf::from("/no/such/kubeconfig"), LABELS);
+        let provider = KubernetesHarness::provider("kubernetes", PathBuf::from("/no/such/kubeconfig"), LABELS);
         let facts = provider.wait_for_facts(|facts| facts.unavailable.is_some()).await;
         let reason = facts.unavailable.as_ref().unwrap().reason().to_owned();
         assert!(reason.contains("/no/such/kubeconfig does not exist"), "{reason}");
@@ -151,7 +154,7 @@ fn an_unusable_kubeconfig_is_the_reason_of_each_failure() {
         let text = std::fs::read_to_string(harness.cluster.kubeconfig()).unwrap();
         let path = folder.path().join("kubeconfig");
         std::fs::write(&path, text.replace("nodepool", "other")).unwrap();
-        let provider = KubernetesHarness::provider(path, LABELS);
+        let provider = KubernetesHarness::provider("kubernetes", path, LABELS);
         let facts = provider.wait_for_facts(|facts| facts.unavailable.is_some()).await;
         let reason = facts.unavailable.as_ref().unwrap().reason().to_owned();
         assert!(reason.contains("context nodepool of the kubeconfig"), "{reason}");

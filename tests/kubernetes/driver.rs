@@ -32,17 +32,21 @@ pub const LABELS: &[(&str, &str)] = &[
 
 impl KubernetesHarness {
     pub async fn start(flags: &[&str], labels: &[(&str, &str)]) -> Self {
-        let cluster = SimulatedKubernetes::start(&[&["--tls", "--pod-start-s", "0.1"], flags].concat()).await;
-        let kubeconfig = cluster.kubeconfig();
-        Self { provider: Self::provider(kubeconfig, labels), cluster }
+        Self::start_driver("kubernetes", flags, labels).await
     }
 
-    pub fn provider(kubeconfig: PathBuf, labels: &[(&str, &str)]) -> ProviderHarness {
+    pub async fn start_driver(driver: &str, flags: &[&str], labels: &[(&str, &str)]) -> Self {
+        let cluster = SimulatedKubernetes::start(&[&["--tls", "--pod-start-s", "0.1"], flags].concat()).await;
+        let kubeconfig = cluster.kubeconfig();
+        Self { provider: Self::provider(driver, kubeconfig, labels), cluster }
+    }
+
+    pub fn provider(driver: &str, kubeconfig: PathBuf, labels: &[(&str, &str)]) -> ProviderHarness {
         let names = labels.iter().map(|(name, _)| format!("{{name: {name}}}")).collect::<Vec<_>>().join(", ");
         let labels =
             labels.iter().map(|(name, keys)| format!("{{name: {name}, {keys}}}")).collect::<Vec<_>>().join(", ");
         let config = format!(
-            "labels: [{names}]\nproviders:\n  - {{name: kube, driver: kubernetes, context: nodepool, pools: [{{name: \
+            "labels: [{names}]\nproviders:\n  - {{name: kube, driver: {driver}, context: nodepool, pools: [{{name: \
              main, labels: [{labels}]}}]}}\n"
         );
         let (section, drivers) = (provider_section(&config), InProcessKubernetes(vec![kubeconfig]));
@@ -60,7 +64,7 @@ impl KubernetesHarness {
         assert_eq!(self.provider.run(Job::Delete(instance.external_id)).await, Ok(Outcome::Deleted));
     }
 
-    async fn assert_empty(&self) {
+    pub async fn assert_empty(&self) {
         let state = self.cluster.state().await;
         assert_eq!((&state["objects"], &state["counters"]["double_creates"]), (&json!({}), &json!(0)), "{state}");
     }
@@ -89,7 +93,7 @@ pub fn launch(provider: &str, pool: &str, label: &str, node: &str, request: Valu
 }
 
 /// The account that a node's connection data contain.
-fn user_of(harness: &KubernetesHarness, connection: &Value) -> Client {
+pub fn user_of(harness: &KubernetesHarness, connection: &Value) -> Client {
     Client::connect(&harness.cluster.kubeconfig(), "admin").with_token(connection["token"].as_str())
 }
 

@@ -37,37 +37,49 @@ providers:
           - {name: Fedora_28, type: pod, image: busybox}
 ";
 
-struct LauncherHarness {
-    cluster: SimulatedKubernetes,
+pub struct LauncherHarness {
+    config: String,
+    pub cluster: SimulatedKubernetes,
     zookeeper: MemoryZooKeeper,
-    consumer: Consumer,
+    pub consumer: Consumer,
     process: InProcessDaemon,
 }
 
-fn process(kubeconfig: &Path) -> InProcessDaemon {
+fn process(config: &str, kubeconfig: &Path) -> InProcessDaemon {
     let quick = |options: &mut LauncherOptions| {
         options.cleanup_interval.0 = 0.5;
         options.delete_interval.0 = 0.2;
     };
     let drivers = InProcessKubernetes(vec![kubeconfig.to_owned()]);
-    InProcessDaemon::with_drivers(CONFIG, quick, Some(Box::new(drivers)))
+    InProcessDaemon::with_drivers(config, quick, Some(Box::new(drivers)))
 }
 
 impl LauncherHarness {
     async fn start(pod_start_s: &str) -> Self {
-        let cluster = SimulatedKubernetes::start(&["--tls", "--pod-start-s", pod_start_s]).await;
+        Self::start_with(CONFIG, &["--pod-start-s", pod_start_s]).await
+    }
+
+    pub async fn start_with(config: &str, flags: &[&str]) -> Self {
+        let cluster = SimulatedKubernetes::start(&[&["--tls"], flags].concat()).await;
         let zookeeper = zookeeper();
-        let mut process = process(&cluster.kubeconfig());
+        let mut process = process(config, &cluster.kubeconfig());
         process.run(&zookeeper);
         let consumer = Consumer::of(&zookeeper);
         wait::until("the pool to be registered", TIMEOUT, async || {
             consumer.count("/nodepool/components/pool").await > 0
         })
         .await;
-        Self { consumer, cluster, zookeeper, process }
+        Self { config: config.to_owned(), consumer, cluster, zookeeper, process }
     }
 
-    async fn wait_for_end(&self, id: &RequestId) -> RequestState {
+    /// Ends the launcher as a crash does, and starts another one.
+    pub fn restart(&mut self) {
+        self.process.stop();
+        self.process = process(&self.config, &self.cluster.kubeconfig());
+        self.process.run(&self.zookeeper);
+    }
+
+    pub async fn wait_for_end(&self, id: &RequestId) -> RequestState {
         wait::until_some("the end of the request", TIMEOUT, async || {
             let state = self.consumer.request(id).await.expect("only the requestor deletes its request").state;
             matches!(state, RequestState::Fulfilled | RequestState::Failed).then_some(state)
@@ -76,19 +88,19 @@ impl LauncherHarness {
     }
 
     /// The node of a fulfilled request for one label.
-    async fn node(&self, label: &str) -> (RequestId, Value) {
+    pub async fn node(&self, label: &str) -> (RequestId, Value) {
         let id = self.consumer.submit_labels(&[label]).await;
         assert_eq!(self.wait_for_end(&id).await, RequestState::Fulfilled);
         let node = self.consumer.request(&id).await.unwrap().nodes[0].clone();
         (id, self.consumer.raw_node(&node).await)
     }
 
-    async fn release(&self, id: &RequestId) {
+    pub async fn release(&self, id: &RequestId) {
         let nodes = self.consumer.accept(id).await;
         self.consumer.use_and_release(nodes).await;
     }
 
-    async fn wait_for_reason(&self, id: &RequestId, words: &str) {
+    pub async fn wait_for_reason(&self, id: &RequestId, words: &str) {
         wait::until(&format!("the reason {words}"), TIMEOUT, async || {
             let ask = ExplainRequest(id.clone());
             let replies = self.process.shared.explain_registry.request_all(ask, Duration::from_secs(5)).await;
@@ -98,7 +110,7 @@ impl LauncherHarness {
         .await;
     }
 
-    async fn wait_until_empty(&self) {
+    pub async fn wait_until_empty(&self) {
         wait::until("all objects to be deleted", TIMEOUT, async || {
             self.consumer.nodes().await.is_empty() && self.cluster.state().await["objects"] == json!({})
         })
@@ -247,9 +259,7 @@ fn a_launcher_that_stops_in_the_middle_makes_nothing_twice() {
             harness.cluster.state().await["objects"]["pods"].as_u64().unwrap_or_default() > 0
         })
         .await;
-        harness.process.stop();
-        harness.process = process(&harness.cluster.kubeconfig());
-        harness.process.run(&harness.zookeeper);
+        harness.restart();
         for id in &ids {
             assert_eq!(harness.wait_for_end(id).await, RequestState::Fulfilled);
             harness.release(id).await;

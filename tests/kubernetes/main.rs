@@ -1,5 +1,5 @@
-//! The kubernetes driver; the API that it relies on, with one contract for the simulated cluster and real ones; and the
-//! knobs and faults of the simulated one.
+//! The drivers kubernetes, openshift and openshiftpods; the API that they rely on, with one contract for the simulated
+//! cluster and real ones; and the knobs and faults of the simulated one.
 //!
 //! NODEPOOL_TEST_KUBECONFIG names a real cluster on loopback for the contract and one test of the driver, with the
 //! contexts `admin` and `nodepool`. Without it, only the simulated cluster is used.
@@ -9,6 +9,9 @@ mod contract;
 mod credentials;
 mod driver;
 mod launcher;
+mod openshift;
+mod openshift_launcher;
+mod openshiftpods;
 mod real;
 mod reference;
 mod simulated;

@@ -56,7 +56,7 @@ fn nodes_of_a_real_cluster_are_usable_and_leave_nothing() {
     let Some(kubeconfig) = real_kubeconfig() else { return };
     on_real_time(async {
         let admin = Client::connect(&kubeconfig, "admin");
-        let mut provider = KubernetesHarness::provider(kubeconfig.clone(), LABELS);
+        let mut provider = KubernetesHarness::provider("kubernetes", kubeconfig.clone(), LABELS);
         let used = AssertUnwindSafe(use_nodes(&mut provider, &kubeconfig)).catch_unwind().await;
         // The cluster outlives the test, also one that fails.
         let namespaces = "/api/v1/namespaces?labelSelector=nodepool_provider_name%3Dkube";

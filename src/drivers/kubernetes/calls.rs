@@ -17,8 +17,8 @@ const PAGE_SIZE: u32 = 500;
 pub const WATCH_DURATION_S: u64 = 300;
 /// The same for a watch on a single object.
 const EVENT_DURATION_S: u64 = 50;
-/// Grace period of pods in seconds. The command of a generated pod waits for SIGTERM in vain, because it is process 1, so
-/// a deletion would take 30.
+/// Grace period of pods in seconds. The command of a generated pod is process 1 and ignores SIGTERM, so a deletion
+/// would take 30.
 pub const GRACE_PERIOD_S: u32 = 2;
 const SHORT_DEADLINE: Seconds = Seconds(30.0);
 const LIST_DEADLINE: Seconds = Seconds(60.0);

@@ -95,7 +95,7 @@ impl ProviderContext {
         self.refuses_labels.store(true, Ordering::Relaxed);
     }
 
-    /// The cluster has refused to show its quotas. Returns whether that is news.
+    /// The cluster has refused to show its quotas. Returns whether this is the first refusal.
     pub fn refuse_quotas(&self) -> bool {
         !self.refuses_quotas.swap(true, Ordering::Relaxed)
     }

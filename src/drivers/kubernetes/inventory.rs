@@ -155,10 +155,11 @@ fn of_homes(context: &ProviderContext, homes: &[&Value], pods: &[&Value]) -> Inv
         }
         if let Some(label) = &known {
             instance.resources = label.need.clone();
+            instance.interface_ip = label.pod_spec.as_ref().map(|_| label.name.to_string());
         }
         if let Some(state) = state {
             if let PodState::Ready(node) = &state {
-                (instance.interface_ip, instance.host_id) = (Some(label.to_owned()), node.clone());
+                instance.host_id = node.clone();
             }
             known_pods.insert(name.to_owned(), state);
         }

@@ -1,5 +1,5 @@
-//! The drivers kubernetes, openshift and openshiftpods: nodes are namespaces or projects, with or without a pod, or pods
-//! in a shared project.
+//! The drivers kubernetes, openshift and openshiftpods: nodes are namespaces or projects, with or without a pod, or
+//! pods in a shared project.
 
 mod calls;
 mod client;

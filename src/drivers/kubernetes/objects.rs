@@ -127,7 +127,7 @@ const MARKS_PREFIX: &str = "nodepool_";
 /// Beginning of the description of a project; a JSON object with the marks follows.
 const DESCRIPTION_PREFIX: &str = "Node of Nodepool ";
 
-/// What the description of a project says.
+/// The marks in the description of a project.
 pub fn marks_of_description(project: &Value) -> BTreeMap<String, String> {
     let description = project["metadata"]["annotations"]["openshift.io/description"].as_str().unwrap_or_default();
     let marks = description.strip_prefix(DESCRIPTION_PREFIX).and_then(|marks| serde_json::from_str(marks).ok());

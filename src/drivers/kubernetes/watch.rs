@@ -93,7 +93,8 @@ type Events = BoxStream<'static, Result<(Source, Value), CloudError>>;
 pub struct Watches(Mutex<SelectAll<Events>>);
 
 impl Watches {
-    /// Follows the response to a watch on all objects of a source. The first one replaces the streams of an earlier watch.
+    /// Follows the response to a watch on all objects of a source. The first one replaces the streams of an earlier
+    /// watch.
     pub async fn follow(&self, source: Source, is_first: bool, body: Body) {
         let mut streams = self.0.lock().await;
         if is_first {

@@ -168,5 +168,38 @@ providers:
         cloud: Some((CloudKind::Kubernetes, &["--pod-start-s", "0.1", "--namespace-delete-s", "0.1"])),
         is_limited: false,
     };
-    vec![statics, fake, openstack, example, kubernetes]
+    let openshift = Case {
+        driver: "openshift",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: openshift
+    context: nodepool
+    pools:
+      - name: main
+        labels: [{name: small, type: pod, image: busybox}]
+",
+        host: None,
+        cloud: Some((
+            CloudKind::Kubernetes,
+            &["--openshift", "--max-projects", "2", "--pod-start-s", "0.1", "--namespace-delete-s", "0.1"],
+        )),
+        is_limited: true,
+    };
+    let openshiftpods = Case {
+        driver: "openshiftpods",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: openshiftpods
+    context: nodepool
+    pools:
+      - name: main
+        labels: [{name: small, image: busybox}]
+",
+        host: None,
+        cloud: Some((CloudKind::Kubernetes, &["--openshift", "--project", "main", "--pod-start-s", "0.1"])),
+        is_limited: false,
+    };
+    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods]
 }

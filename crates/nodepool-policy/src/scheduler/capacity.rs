@@ -129,12 +129,12 @@ pub fn place_first(
         return (Vec::new(), Some(Reason::NotRefreshed(why)));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
-    let mut pool_capacity = ctx.pool.limits.clone();
     let quota = facts.pool_quotas.get(&ctx.id.pool).filter(|_| !ctx.pool.ignore_provider_quota);
-    let mut quota_capacity = quota.map_or_else(Resources::unlimited, PoolQuota::capacity);
-    let used_by_pool = inputs.snapshot.usage_totals.used_by_pool(ctx.id, |label| need(ctx.id, label));
-    pool_capacity.subtract(&used_by_pool);
-    quota_capacity.subtract(&used_by_pool);
+    let (mut pool_capacity, mut quota_capacity) =
+        (ctx.pool.limits.clone(), quota.map_or_else(Resources::unlimited, PoolQuota::capacity));
+    for capacity in [&mut pool_capacity, &mut quota_capacity] {
+        capacity.subtract(&inputs.snapshot.usage_totals.used_by_pool(ctx.id, |label| need(ctx.id, label)));
+    }
     let mut cloud_capacity = if ctx.pool.ignore_provider_quota { Resources::unlimited() } else { facts.capacity() };
     cloud_capacity.subtract(&inputs.snapshot.usage_totals.used_by_provider(&ctx.id.provider, need));
     for capacity in [&mut pool_capacity, &mut quota_capacity, &mut cloud_capacity] {

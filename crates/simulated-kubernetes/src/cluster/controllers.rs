@@ -87,18 +87,20 @@ impl Cluster {
         let found = self.store.get(Kind::ServiceAccount, namespace, account).filter(|one| one.uid == uid);
         let Some(account) = found.cloned() else { return };
         let suffix = random_suffix();
+        let is_fixture = self.fixtures.contains(&account.uid);
         let metadata = |kind: &str| {
             let annotations = json!({ACCOUNT_NAME: account.name, ACCOUNT_UID: account.uid});
             let name = format!("{}-{kind}-{suffix}", account.name);
             json!({"name": name, "namespace": namespace, "annotations": annotations})
         };
-        let (mut secrets, mut pull_secrets) = (Vec::new(), Vec::new());
+        let (mut created, mut secrets, mut pull_secrets) = (Vec::new(), Vec::new(), Vec::new());
         if self.options.openshift {
             let value = json!({
                 "metadata": metadata("dockercfg"), "type": "kubernetes.io/dockercfg",
                 "data": {".dockercfg": STANDARD.encode("{}")},
             });
             let secret = self.create(Kind::Secret, value);
+            created.push(secret.uid.clone());
             secrets.push(json!({"name": secret.name}));
             pull_secrets.push(json!({"name": secret.name}));
         }
@@ -106,9 +108,13 @@ impl Cluster {
             // The marker keeps the secret from being filled a second time.
             let value = json!({"metadata": metadata("token"), "type": TOKEN_SECRET, "data": {"token": ""}});
             let secret = self.create(Kind::Secret, value);
+            created.push(secret.uid.clone());
             let data = self.token_data(&secret, &account);
             self.change(&secret, |value| value["data"] = data);
             secrets.push(json!({"name": secret.name}));
+        }
+        if is_fixture {
+            self.fixtures.extend(created);
         }
         self.change(&account, |value| {
             value["secrets"] = json!(secrets);

@@ -109,8 +109,8 @@ impl SimulatedKubernetes {
     }
 }
 
-/// The drivers kubernetes, openshift and openshiftpods in the test's process, with kubeconfig files of its own instead of those that the environment
-/// names.
+/// The drivers kubernetes, openshift and openshiftpods in the test's process, with kubeconfig files of its own instead
+/// of those that the environment names.
 pub struct InProcessKubernetes(pub Vec<PathBuf>);
 
 impl ExtraDrivers for InProcessKubernetes {

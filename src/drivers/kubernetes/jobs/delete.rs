@@ -13,12 +13,18 @@ use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+
+/// Time between two looks at a namespace that inventories lack.
+const CHECK_DELAY: Seconds = Seconds(1.0);
 
 pub struct DeleteNode {
     context: Arc<ProviderContext>,
     id: ExternalId,
     /// The cluster has accepted the request.
     was_accepted: bool,
+    /// Whether the last inventory had the namespace, so that one without it will follow.
+    is_listed: bool,
     step: Step,
 }
 
@@ -34,7 +40,7 @@ enum Step {
 
 impl DeleteNode {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        Self { context, id, was_accepted: false, step: Step::Begin }
+        Self { context, id, was_accepted: false, is_listed: false, step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {
@@ -72,7 +78,7 @@ impl DeleteNode {
                 if !is_being_deleted(&namespace) {
                     return self.delete();
                 }
-                self.observe()
+                if self.is_listed { self.observe() } else { self.check(CHECK_DELAY) }
             }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
@@ -85,7 +91,7 @@ impl DeleteNode {
     }
 
     fn on_missing(&self, error: &CloudError) -> Next<Call> {
-        // Without an accepted request before, the project may also belong to the account that an earlier kubeconfig had.
+        // Without an accepted request before, it may also belong to the account that an earlier kubeconfig had.
         if matches!(error, CloudError::Denied(_)) && !self.was_accepted {
             warn!(provider = %self.context.provider, external_id = %self.id, %error, "the project is not visible to this account, so it counts as deleted");
         }
@@ -93,15 +99,17 @@ impl DeleteNode {
     }
 
     fn on_observed(&mut self, inventory: &Inventory) -> Next<Call> {
-        match inventory.find(&self.id).map(|instance| &instance.state) {
+        let instance = inventory.find(&self.id);
+        self.is_listed = instance.is_some();
+        match instance.map(|instance| &instance.state) {
             Some(InstanceState::Stopping) => self.observe(),
             // An inventory may be older than the deletion, or lack a namespace whose labels were changed.
-            _ => self.check(),
+            _ => self.check(Seconds::ZERO),
         }
     }
 
-    fn check(&mut self) -> Next<Call> {
-        let call = self.context.settings.variant.home(&self.id.to_string());
+    fn check(&mut self, delay: Seconds) -> Next<Call> {
+        let call = self.context.settings.variant.home(&self.id.to_string()).after(delay);
         self.call(Step::Checking, call)
     }
 

@@ -11,6 +11,10 @@ use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::{ExternalId, PoolName};
+use nodepool_model::records::time::Seconds;
+
+/// Time between two looks at a pod that inventories lack.
+const CHECK_DELAY: Seconds = Seconds(1.0);
 
 pub struct DeletePod {
     context: Arc<ProviderContext>,
@@ -20,6 +24,8 @@ pub struct DeletePod {
     pod: PodName,
     /// A project that could not be searched, with the cluster's words.
     refusal: Option<String>,
+    /// Whether the last inventory had the pod, so that one without it will follow.
+    is_listed: bool,
     step: Step,
 }
 
@@ -44,7 +50,7 @@ impl DeletePod {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
         let pools: Vec<&PoolName> = context.settings.pools.keys().collect();
         let candidates = candidates(&id, &pools);
-        Self { context, id, candidates, pod: PodName::default(), refusal: None, step: Step::Begin }
+        Self { context, id, candidates, pod: PodName::default(), refusal: None, is_listed: false, step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {
@@ -58,14 +64,7 @@ impl DeletePod {
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
-            (Step::Begin, Input::Start) => match self.candidates.as_slice() {
-                [] => Next::Failed(CloudError::Denied(format!("{} is no id of a pod", self.id))),
-                [only] => {
-                    self.pod = only.clone();
-                    self.delete()
-                }
-                _ => self.search(),
-            },
+            (Step::Begin, Input::Start) => self.begin(),
             (Step::Searching, Input::Reply(Ok(Reply::Object(pod)))) => {
                 let labels = labels_of(&pod);
                 let is_ours = labels
@@ -86,10 +85,26 @@ impl DeletePod {
             (Step::Awaiting, Input::Observed(inventory)) => self.on_observed(inventory),
             // Otherwise the request was lost.
             (Step::Checking, Input::Reply(Ok(Reply::Object(pod)))) if !is_being_deleted(&pod) => self.delete(),
-            (Step::Checking, Input::Reply(Ok(Reply::Object(_)))) => self.observe(),
+            (Step::Checking, Input::Reply(Ok(Reply::Object(_)))) if self.is_listed => self.observe(),
+            (Step::Checking, Input::Reply(Ok(Reply::Object(_)))) => self.check(CHECK_DELAY),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn begin(&mut self) -> Next<Call> {
+        match self.candidates.as_slice() {
+            [] => Next::Failed(CloudError::not_found(format!("{} is no id of a pod", self.id))),
+            [only] if matches!(self.id, ExternalId::Object(_)) || self.is_configured(&only.project) => {
+                self.pod = only.clone();
+                self.delete()
+            }
+            _ => self.search(),
+        }
+    }
+
+    fn is_configured(&self, project: &str) -> bool {
+        self.context.settings.pools.keys().any(|pool| pool.as_str() == project)
     }
 
     /// Looks at the next pod that the id may mean.
@@ -114,14 +129,18 @@ impl DeletePod {
     }
 
     fn on_observed(&mut self, inventory: &Inventory) -> Next<Call> {
-        match inventory.find(&self.id).map(|instance| &instance.state) {
+        let instance = inventory.find(&self.id);
+        self.is_listed = instance.is_some();
+        match instance.map(|instance| &instance.state) {
             Some(InstanceState::Stopping) => self.observe(),
             // An inventory may be older than the deletion, or lack the pods of a pool that is no longer configured.
-            _ => {
-                let call = calls::pod(&self.pod.project, &self.pod.pod);
-                self.call(Step::Checking, call)
-            }
+            _ => self.check(Seconds::ZERO),
         }
+    }
+
+    fn check(&mut self, delay: Seconds) -> Next<Call> {
+        let call = calls::pod(&self.pod.project, &self.pod.pod).after(delay);
+        self.call(Step::Checking, call)
     }
 
     fn call(&mut self, step: Step, call: Call) -> Next<Call> {
@@ -135,8 +154,8 @@ impl DeletePod {
     }
 }
 
-/// The pods that an id may mean. Nodepool 11 joins project, label and node id with hyphens, which all three may contain:
-/// the projects of the configuration, the longest one last, or else every way to take it apart.
+/// The pods that an id may mean. Nodepool 11 joins project, label and node id with hyphens, which project and label may
+/// contain: the projects of the configuration, the longest one last, or else every way to take it apart.
 fn candidates(id: &ExternalId, pools: &[&PoolName]) -> Vec<PodName> {
     let name = |project: &str, pod: &str| PodName { project: project.to_owned(), pod: pod.to_owned() };
     let text = match id {
@@ -148,9 +167,11 @@ fn candidates(id: &ExternalId, pools: &[&PoolName]) -> Vec<PodName> {
         }
     };
     let is_configured = |project: &str| pools.iter().any(|pool| pool.as_str() == project);
-    let hyphens: Vec<usize> = text.match_indices('-').map(|(index, _)| index).collect();
-    // The last hyphen precedes the id of the node.
-    let split = hyphens.iter().rev().skip(1).rev().map(|index| name(&text[..*index], &text[index + 1..]));
+    let Some((both, node)) = text.rsplit_once('-') else { return Vec::new() };
+    if !node.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Vec::new();
+    }
+    let split = both.match_indices('-').map(|(index, _)| name(&text[..index], &text[index + 1..]));
     let all: Vec<PodName> = split.filter(|pod| !pod.project.is_empty() && !pod.pod.starts_with('-')).collect();
     let configured: Vec<PodName> = all.iter().filter(|pod| is_configured(&pod.project)).cloned().collect();
     if configured.is_empty() { all } else { configured }

@@ -295,8 +295,12 @@ impl LaunchNode {
                 self.refused += 1;
                 self.repeat(part, REFUSED_DELAY)
             }
-            Err(CloudError::NotFound(text)) if part == Part::Namespace && self.variant().is_openshift() => {
-                Next::Failed(CloudError::Denied(format!("this cluster has no projects, so it is no OpenShift: {text}")))
+            Err(CloudError::Denied(text) | CloudError::NotFound(text))
+                if part == Part::Namespace && lacks_projects(&text) =>
+            {
+                Next::Failed(CloudError::Denied(format!(
+                    "{text}; the account needs the role self-provisioner, and the cluster must be an OpenShift"
+                )))
             }
             Err(CloudError::Denied(text)) if part == Part::Role && !self.has_plain_role && is_escalation(&text) => {
                 self.has_plain_role = true;
@@ -416,6 +420,12 @@ fn token_of(secret: &Value) -> Option<Token> {
     Some(Token { token: String::from_utf8(STANDARD.decode(token).ok()?).ok()?, ca_crt: ca_crt.to_owned() })
 }
 
+/// Whether a project is refused because the account may not request any, or the cluster has none.
+fn lacks_projects(text: &str) -> bool {
+    text.contains("cannot create resource \"projectrequests\"")
+        || text.contains("could not find the requested resource")
+}
+
 /// Whether a role is refused because it has rights that the launcher itself does not have.
 fn is_escalation(text: &str) -> bool {
     text.contains("attempting to grant RBAC permissions not currently held")
@@ -423,4 +433,61 @@ fn is_escalation(text: &str) -> bool {
 
 fn status_failure(detail: String) -> Next<Call> {
     Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::kubernetes::open_with;
+    use nodepool_model::config::diagnostics::Source;
+    use nodepool_model::config::resolve::resolve;
+
+    fn openshift_launch() -> LaunchNode {
+        let text = "labels: [{name: p}]\nproviders: [{name: o, driver: openshift, context: c, pools: [{name: main, labels: \
+                    [{name: p, type: project}]}]}]\n";
+        let root = python_yaml::parse::parse(text, &mut Vec::new()).unwrap();
+        let config =
+            resolve(Source { file: "nodepool.yaml", root: &root }, None, crate::BUILT_IN_DRIVERS).config.unwrap();
+        let driver = open_with(config.providers.values().next().unwrap(), Vec::new()).unwrap();
+        let order = LaunchOrder {
+            pool: "main".into(),
+            label: "p".into(),
+            hostname: "np0000000001".to_owned(),
+            zone: None,
+            image: None,
+            request: Arc::new(json!({"id": "100-0000000001"})),
+            metadata: BTreeMap::from([("nodepool_node_id".to_owned(), "0000000001".to_owned())]),
+            prior_instance: None,
+            may_exist: false,
+            may_appear: false,
+        };
+        LaunchNode::new(driver.context.clone(), Arc::new(order))
+    }
+
+    #[test]
+    fn a_project_that_stays_invisible_belongs_to_others() {
+        let mut launch = openshift_launch();
+        let mut next = launch.step(Input::Start);
+        for look in 0.. {
+            let call = match next {
+                Next::Call(call) => call,
+                Next::Failed(error) => {
+                    let words = "the project main-0000000001 exists already and is not visible to this account";
+                    assert!(error.to_string().contains(words), "{error}");
+                    break;
+                }
+                other => panic!("{other:?}"),
+            };
+            assert!(look < 200);
+            let reply = match call.method == http::Method::POST {
+                true => Ok(Reply::Rejected(Rejection::Exists { is_being_deleted: false })),
+                false => Err(CloudError::Denied("projects.project.openshift.io is forbidden".to_owned())),
+            };
+            next = launch.step(Input::Reply(reply));
+        }
+        // It is not deleted with the node.
+        assert_eq!(launch.external_id(), None);
+    }
 }

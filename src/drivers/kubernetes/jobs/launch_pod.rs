@@ -133,7 +133,7 @@ impl LaunchPod {
             }
             Ok(other) => Next::Failed(failed(format!("unexpected {other:?}"))),
             Err(error) => {
-                // What was refused does not exist, and a project of others is not ours to look into.
+                // A refused pod does not exist, and it would not be ours to delete in a project of others.
                 if matches!(error, CloudError::Denied(_) | CloudError::Quota(_)) {
                     self.id = None;
                 }

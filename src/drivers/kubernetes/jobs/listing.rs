@@ -108,10 +108,13 @@ impl ListNodes {
         Next::Done(Outcome::Listed(inventory))
     }
 
-    /// `NotFound` would describe an object, but here the API itself is missing.
+    /// `NotFound` would describe an object, but here the API itself is missing. In OpenShift each user may list
+    /// projects.
     fn error(&self, error: CloudError) -> CloudError {
         match error {
-            CloudError::NotFound(text) if self.context.settings.variant == Variant::OpenShift => {
+            CloudError::NotFound(text) | CloudError::Denied(text)
+                if self.context.settings.variant == Variant::OpenShift =>
+            {
                 CloudError::Denied(format!("this cluster has no projects, so it is no OpenShift: {text}"))
             }
             CloudError::NotFound(text) => failed(format!("this is no Kubernetes API: {text}")),

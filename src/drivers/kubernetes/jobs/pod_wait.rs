@@ -148,7 +148,7 @@ impl PodWait {
         }
     }
 
-    /// Waits for the next news of the pod, after this version of it if it was read.
+    /// Waits for the next change of the pod, after this version of it if it was read.
     fn wait(&mut self, version: Option<&str>) -> Next<Call> {
         match self.context.settings.variant {
             Variant::Kubernetes | Variant::OpenShiftPods => self.observe(0),
