@@ -20,7 +20,7 @@ use crate::client::Client;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-const CONFIG: &str = "
+pub const CONFIG: &str = "
 zookeeper-servers: [{host: localhost}]
 labels: [{name: ns}, {name: pod}, {name: unschedulable}, {name: Fedora_28}]
 providers:

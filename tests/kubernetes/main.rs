@@ -8,6 +8,7 @@ mod client;
 mod contract;
 mod credentials;
 mod driver;
+mod kubectl;
 mod launcher;
 mod openshift;
 mod openshift_launcher;

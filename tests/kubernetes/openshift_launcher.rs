@@ -36,7 +36,7 @@ providers:
           - {name: pod, image: busybox, cpu: 1, memory: 512}
 ";
 
-async fn start(pod_start_s: &str) -> LauncherHarness {
+pub async fn start(pod_start_s: &str) -> LauncherHarness {
     let flags = ["--openshift", "--project", "shared", "--namespace-delete-s", "0.1", "--pod-start-s", pod_start_s];
     LauncherHarness::start_with(CONFIG, &flags).await
 }
