@@ -49,8 +49,8 @@ fn may_not(data: &Value, arguments: &str) {
     assert!(!output.status.success() && text.contains("Forbidden"), "{arguments}: {output:?}");
 }
 
-/// `kubectl create` of an object of this kind. The simulated cluster serves no OpenAPI documents and no protobuf, so the
-/// object comes from a file, as it is.
+/// `kubectl create` of an object of this kind, from a file and as it is: the simulated cluster serves no OpenAPI
+/// documents and no protobuf.
 fn create(data: &Value, api_version: &str, kind: &str) -> Output {
     let mut file = NamedTempFile::new().unwrap();
     let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "settings"}});

@@ -1,5 +1,7 @@
 //! The openshiftpods driver on the simulated cluster: pods in projects that exist, and the login that comes with them.
 
+use std::path::Path;
+
 use nodepool::actors::provider::providers;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::Instance;
@@ -24,13 +26,13 @@ async fn start(flags: &[&str]) -> KubernetesHarness {
 }
 
 /// A provider with several pools, each with the label `pod`.
-fn provider(cluster: &SimulatedKubernetes, pools: &[&str]) -> ProviderHarness {
+pub fn provider(kubeconfig: &Path, pools: &[&str]) -> ProviderHarness {
     let pool = |name: &&str| format!("{{name: {name}, labels: [{{name: pod, image: busybox}}]}}");
     let pools = pools.iter().map(pool).collect::<Vec<_>>().join(", ");
     let section = provider_section(&format!(
         "labels: [{{name: pod}}]\nproviders: [{{name: kube, driver: openshiftpods, context: nodepool, pools: [{pools}]}}]\n"
     ));
-    let drivers = InProcessKubernetes(vec![cluster.kubeconfig()]);
+    let drivers = InProcessKubernetes(vec![kubeconfig.to_owned()]);
     ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
 }
 
@@ -104,7 +106,7 @@ fn a_pod_of_a_removed_pool_is_deleted() {
         let node = harness.launch("pod", "0000000001").await.unwrap();
         let admin = Client::connect(&harness.cluster.kubeconfig(), "admin");
         admin.post(PODS, pod_of_nodepool_11("pod-0000000002", "0000000002")).await.expect(201);
-        let mut other = provider(&harness.cluster, &["other"]);
+        let mut other = provider(&harness.cluster.kubeconfig(), &["other"]);
         for id in [node.external_id, ExternalId::text("main-pod-0000000002")] {
             assert_eq!(other.run(Job::Delete(id)).await, Ok(Outcome::Deleted));
         }
@@ -127,7 +129,7 @@ fn names_of_pools_may_begin_with_those_of_others() {
     on_real_time(async {
         let flags = ["--tls", "--pod-start-s", "0", "--openshift", "--project", "a", "--project", "a-b"];
         let cluster = SimulatedKubernetes::start(&flags).await;
-        let mut provider = provider(&cluster, &["a", "a-b"]);
+        let mut provider = provider(&cluster.kubeconfig(), &["a", "a-b"]);
         let order = |pool: &str, node: &str| launch("kube", pool, "pod", node, json!({"id": "100-0000000001"}));
         let nodes = [
             launched(&mut provider, order("a", "0000000001")).await,
@@ -165,12 +167,12 @@ fn an_inventory_has_the_ids_of_its_records() {
 fn a_project_of_others_holds_up_only_its_own_pool() {
     on_real_time(async {
         let harness = start(&[]).await;
-        let mut both = provider(&harness.cluster, &["foreign", "main"]);
+        let mut both = provider(&harness.cluster.kubeconfig(), &["foreign", "main"]);
         let order = |pool: &str| launch("kube", pool, "pod", "0000000001", json!({"id": "100-0000000001"}));
         launched(&mut both, order("main")).await;
         let error = both.run(order("foreign")).await.unwrap_err();
         assert!(matches!(&error, CloudError::Denied(text) if text.contains("forbidden")), "{error:?}");
-        let mut alone = provider(&harness.cluster, &["foreign"]);
+        let mut alone = provider(&harness.cluster.kubeconfig(), &["foreign"]);
         let error = alone.run(Job::Refresh).await.unwrap_err();
         assert!(matches!(error, CloudError::Denied(_)), "{error:?}");
     });
