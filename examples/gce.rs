@@ -20,7 +20,6 @@ use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
@@ -107,13 +106,13 @@ impl Gce {
         if !diagnostics.items.is_empty() {
             return Err(diagnostics.items);
         }
-        let (zones, unused_resources) = (Vec::new(), UnusedResourcePolicy::default());
+        let (zones, resource_kinds) = (Vec::new(), Vec::new());
         let launching = LaunchConfig {
             attempts,
             timeout: Seconds(3600.0),
             boot_timeout,
             zones,
-            unused_resources,
+            resource_kinds,
             labels: labels_by_pool,
         };
         let (endpoint, token, http) = (driver.endpoint.clone(), driver.token.clone(), reqwest::Client::new());

@@ -18,7 +18,6 @@ use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
@@ -90,7 +89,7 @@ impl ExtraDrivers for ShelfDriver {
             timeout: Seconds(3600.0),
             boot_timeout: Seconds(60.0),
             zones: Vec::new(),
-            unused_resources: UnusedResourcePolicy::default(),
+            resource_kinds: Vec::new(),
             labels: pools.collect(),
         };
         Ok(start.with(Simple::new(section.name.clone(), Shelf { address, instances: Mutex::default(), launching })))

@@ -1,10 +1,10 @@
-//! Leaked ports of the fake cloud: deleted after two listings, unless they exceed the budget.
+//! Leaked ports of the fake cloud: listed, and deleted after two listings.
 
 use std::sync::Arc;
 
 use nodepool::actors::telemetry::samples::SampleSink;
+use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_model::config::unused_resources::CleanMode;
 use nodepool_model::records::time::Seconds;
 use testkit::in_process_launcher::fake_cloud::small_label_configuration;
 use testkit::in_process_launcher::{InProcessDaemon, on_paused_time, started_as, until};
@@ -31,27 +31,26 @@ fn leaked_ports_are_deleted_after_two_listings() {
 }
 
 #[test]
-fn ports_are_kept_after_one_listing_or_if_too_many() {
+fn unused_ports_are_listed_until_they_are_deleted() {
     testkit::provider_harness::on_paused_time(async {
         let mut provider =
             ProviderHarness::of_config(&small_label_configuration("    port-cleanup-interval: 7\n", "", ""));
-        assert_eq!(provider.facts().launch_config.as_ref().unwrap().unused_resources.ports, Some(Seconds(7.0)));
-        let clean = async |provider: &mut ProviderHarness, ports: bool, mode: CleanMode| {
-            let Ok(Outcome::CleanedUnused(done)) = provider.run(Job::CleanUnused { ports, mode }).await else {
-                panic!("the clean-up failed")
+        let kinds = provider.facts().launch_config.as_ref().unwrap().resource_kinds.clone();
+        assert_eq!(kinds.iter().map(|kind| (kind.name, kind.interval)).collect::<Vec<_>>(), [("ports", Seconds(7.0))]);
+        let list = async |provider: &mut ProviderHarness| {
+            let Ok(Outcome::Unused(listing)) = provider.run(Job::ListUnused(vec!["ports"])).await else {
+                panic!("the listing failed")
             };
-            assert!(done.failed.is_empty(), "{done:?}");
-            done
+            assert!(listing.failed.is_empty(), "{listing:?}");
+            listing.found
         };
-        let delete_unused = async |provider: &mut ProviderHarness, ports: bool, budget: usize| {
-            let done = clean(provider, ports, CleanMode::Delete { budget }).await;
-            (done.deleted.get("ports").copied(), done.exceeded.get("ports").copied())
-        };
-        assert_eq!(delete_unused(&mut provider, true, 5).await, (None, None), "the first listing");
-        assert_eq!(delete_unused(&mut provider, true, 1).await, (None, Some(2)));
-        assert_eq!(delete_unused(&mut provider, false, 5).await, (None, None));
-        assert_eq!(clean(&mut provider, true, CleanMode::DryRun).await.unused["ports"].len(), 2);
-        assert_eq!(delete_unused(&mut provider, true, 5).await, (Some(2), None));
-        assert_eq!(delete_unused(&mut provider, true, 5).await, (None, None));
+        let found = list(&mut provider).await;
+        assert_eq!(found.len(), 2);
+        for port in found {
+            assert_eq!(provider.run(Job::DeleteUnused(port.clone())).await, Ok(Outcome::Deleted));
+            let again = provider.run(Job::DeleteUnused(port)).await;
+            assert!(matches!(again, Err(CloudError::NotFound(_))), "{again:?}");
+        }
+        assert!(list(&mut provider).await.is_empty());
     });
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use serde::Serialize;
 
+use crate::cloud_resource::ResourceKind;
 use crate::health::CloudHealth;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::upload_config::UploadConfig;
 use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
 use nodepool_model::records::resources::Resources;
@@ -76,7 +76,8 @@ pub struct LaunchConfig {
     pub boot_timeout: Seconds,
     /// Availability zones to choose from; empty if the cloud has none or chooses itself.
     pub zones: Vec<String>,
-    pub unused_resources: UnusedResourcePolicy,
+    /// Kinds of resources besides instances that are deleted once they are unused, in the order of deletion.
+    pub resource_kinds: Vec<ResourceKind>,
     pub labels: BTreeMap<PoolName, BTreeMap<LabelName, LaunchLabel>>,
 }
 

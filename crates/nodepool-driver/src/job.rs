@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::cloud_resource::{CloudResource, UnusedResources};
 use super::error::CloudError;
 use super::facts::ProviderFacts;
 use super::instance::{Instance, Inventory};
-use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, PoolName};
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
@@ -22,11 +22,12 @@ pub enum Job {
     Delete(ExternalId),
     /// Refresh the `ProviderFacts`. The first refresh of a provider runs at its start, without a submission.
     Refresh,
-    /// Delete unused resources without metadata: floating IPs, and ports if `ports` is set.
-    CleanUnused {
-        ports: bool,
-        mode: CleanMode,
-    },
+    /// List resources of these kinds of `LaunchConfig::resource_kinds`: the unused ones, or those with metadata. A kind
+    /// that cannot be listed does not hide the others.
+    ListUnused(Vec<&'static str>),
+    /// Delete such a resource. Ends with `Outcome::Deleted`, or with `CloudError::NotFound`, which counts as success. A
+    /// resource that is in use again stays, with `CloudError::Failed`.
+    DeleteUnused(CloudResource),
     /// List all instances, for machines that wait for their instance. Cheaper than a refresh, and frequent.
     List,
     /// List the ids of all instances, if the cloud lists them more cheaply than the instances. Otherwise it ends with
@@ -58,7 +59,8 @@ impl Job {
             Job::List => "list",
             Job::ListServerIds => "list server ids",
             Job::Console(_) => "console",
-            Job::CleanUnused { .. } => "clean unused",
+            Job::ListUnused(_) => "list unused",
+            Job::DeleteUnused(_) => "delete unused",
             Job::Inspect(_) => "inspect",
             Job::Upload(_) => "upload",
             Job::DeleteImage(_) => "delete image",
@@ -106,7 +108,7 @@ pub enum Outcome {
     Uploaded(ExternalId),
     /// A complete list of the visible images.
     Images(Vec<StoredImage>),
-    CleanedUnused(CleanReport),
+    Unused(UnusedResources),
     /// The check was performed; it may have found the host unusable. An error means that it was not performed.
     Inspected(HostIdentity, HostCheck),
     /// The host answered a probe.

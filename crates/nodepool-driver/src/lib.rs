@@ -4,6 +4,7 @@
 //! A driver needs this crate and `nodepool-model`, and no other part of Nodepool.
 
 pub mod call_guard;
+pub mod cloud_resource;
 pub mod driver;
 pub mod error;
 pub mod facts;

@@ -1,19 +1,17 @@
 //! Simple drivers, for clouds where one call creates and one call deletes an instance. An adapter must implement four
 //! functions, and more if its cloud has more calls. `Simple` makes it a driver, with the state machines of every job.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::future::{Future, ready};
 use std::sync::Arc;
 
 use crate::call_guard::CallGuard;
+use crate::cloud_resource::{CloudResource, UnusedResources};
 use crate::driver::{ApiCall, Driver};
 use crate::error::{CloudError, FailureKind};
 use crate::facts::{LaunchConfig, ProviderFacts};
 use crate::instance::{Instance, InstanceState, Inventory};
 use crate::job::{Job, LaunchOrder, Notification, Outcome};
 use crate::state_machine::{InFlightLimit, Input, Lane, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
-use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
@@ -27,8 +25,8 @@ pub trait SimpleAdapter: Send + 'static {
         delete: "delete_instance",
         list: "list_instances",
         limits: "get_quota_limits",
-        ports: "list_ports",
-        delete_port: "delete_port",
+        list_unused: "list_unused_resources",
+        delete_unused: "delete_unused_resource",
         console: "get_console",
         upload: "upload_image",
         delete_image: "delete_image",
@@ -50,13 +48,14 @@ pub trait SimpleAdapter: Send + 'static {
         ready(Ok(Resources::unlimited()))
     }
 
-    /// Ports that are unused now. Ports that were also unused in the previous listing are deleted. Called at the
-    /// interval that `launching` defines.
-    fn unused_ports(&self) -> impl Future<Output = Result<Vec<String>, CloudError>> {
-        ready(Ok(Vec::new()))
+    /// Resources of these kinds of `LaunchConfig::resource_kinds` that are unused now, or carry the metadata of a node.
+    /// Called at the intervals of the kinds.
+    fn unused_resources(&self, _kinds: &[&'static str]) -> impl Future<Output = Result<UnusedResources, CloudError>> {
+        ready(Ok(UnusedResources::default()))
     }
 
-    fn delete_port(&self, _port: &str) -> impl Future<Output = Result<(), CloudError>> {
+    /// `NotFound` counts as success, and `Failed` says that the resource is in use again.
+    fn delete_unused(&self, _resource: &CloudResource) -> impl Future<Output = Result<(), CloudError>> {
         ready(Err(CloudError::not_found("this cloud has no such resources")))
     }
 
@@ -112,16 +111,13 @@ pub struct Keys {
     pub delete: &'static str,
     pub list: &'static str,
     pub limits: &'static str,
-    pub ports: &'static str,
-    pub delete_port: &'static str,
+    pub list_unused: &'static str,
+    pub delete_unused: &'static str,
     pub console: &'static str,
     pub upload: &'static str,
     pub delete_image: &'static str,
     pub list_images: &'static str,
 }
-
-/// Name of ports in metrics.
-const PORTS_RESOURCE: &str = "ports";
 
 /// Deadline of one call.
 const CALL_DEADLINE: Seconds = Seconds(60.0);
@@ -133,8 +129,6 @@ pub struct Simple<A> {
     adapter: A,
     provider: ProviderName,
     facts: ProviderFacts,
-    /// Unused ports of the previous listing.
-    unused_ports: RefCell<BTreeSet<String>>,
 }
 
 impl<A: SimpleAdapter> Simple<A> {
@@ -144,7 +138,7 @@ impl<A: SimpleAdapter> Simple<A> {
             upload_config: adapter.uploading().map(Arc::new),
             ..ProviderFacts::initial()
         };
-        Self { adapter, provider, facts, unused_ports: RefCell::default() }
+        Self { adapter, provider, facts }
     }
 }
 
@@ -161,8 +155,8 @@ enum Request {
     Delete(ExternalId),
     List,
     Limits,
-    Ports,
-    DeletePort(String),
+    ListUnused(Vec<&'static str>),
+    DeleteUnused(CloudResource),
     Console(ExternalId),
     Upload(Arc<UploadOrder>),
     DeleteImage(ExternalId),
@@ -175,8 +169,7 @@ pub enum Reply {
     Accepted,
     Listed(Vec<Instance>),
     Limits(Resources),
-    /// Ports that were unused in the previous listing as well.
-    UnusedPorts(Vec<String>),
+    Unused(UnusedResources),
     Console(Option<String>),
     Images(Vec<StoredImage>),
 }
@@ -188,8 +181,12 @@ impl ApiCall for Call {
 
     fn lane(&self) -> Lane {
         match self.request {
-            Request::Create(_) | Request::Delete(_) | Request::DeletePort(_) | Request::DeleteImage(_) => Lane::Change,
-            Request::List | Request::Limits | Request::Ports | Request::Console(_) | Request::Images => Lane::Read,
+            Request::Create(_) | Request::Delete(_) | Request::DeleteUnused(_) | Request::DeleteImage(_) => {
+                Lane::Change
+            }
+            Request::List | Request::Limits | Request::ListUnused(_) | Request::Console(_) | Request::Images => {
+                Lane::Read
+            }
             Request::Upload(_) => Lane::Bulk,
         }
     }
@@ -225,7 +222,8 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Refresh => (Step::Refresh(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List | Job::ListServerIds => (Step::List, None),
-            Job::CleanUnused { ports, mode } => (Step::CleanUnused { ports: *ports, mode: *mode }, None),
+            Job::ListUnused(kinds) => (Step::ListUnused(kinds.clone()), None),
+            Job::DeleteUnused(resource) => (Step::DeleteUnused(resource.clone()), None),
             Job::Console(id) => (Step::Console(id.clone()), None),
             Job::Upload(order) => (Step::Upload(order.clone()), None),
             Job::DeleteImage(id) => (Step::DeleteImage(id.clone()), None),
@@ -241,26 +239,13 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
             Request::List => self.adapter.list_instances().await.map(Reply::Listed),
             Request::Limits => self.adapter.quota_limits().await.map(Reply::Limits),
-            Request::Ports => self
-                .adapter
-                .unused_ports()
-                .await
-                .map(|ports| Reply::UnusedPorts(self.unused_since_previous_listing(ports))),
-            Request::DeletePort(port) => self.adapter.delete_port(&port).await.map(|()| Reply::Accepted),
+            Request::ListUnused(kinds) => self.adapter.unused_resources(&kinds).await.map(Reply::Unused),
+            Request::DeleteUnused(resource) => self.adapter.delete_unused(&resource).await.map(|()| Reply::Accepted),
             Request::Console(id) => self.adapter.console(&id).await.map(Reply::Console),
             Request::Upload(order) => self.adapter.upload_image(&order).await.map(Reply::Created),
             Request::DeleteImage(id) => self.adapter.delete_image(&id).await.map(|()| Reply::Accepted),
             Request::Images => self.adapter.list_images().await.map(Reply::Images),
         }
-    }
-}
-
-impl<A> Simple<A> {
-    /// Records which ports are unused now, and returns those that were also unused in the previous listing. A port that
-    /// is being created is unused for a moment, so one listing is not enough.
-    fn unused_since_previous_listing(&self, ports: Vec<String>) -> Vec<String> {
-        let previous = self.unused_ports.replace(ports.iter().cloned().collect());
-        ports.into_iter().filter(|port| previous.contains(port)).collect()
     }
 }
 
@@ -281,12 +266,10 @@ enum Step {
     Deleting(ExternalId),
     AwaitingDeletion(ExternalId),
     List,
-    CleanUnused {
-        ports: bool,
-        mode: CleanMode,
-    },
-    /// The remaining ports, and the report so far.
-    DeletingPorts(Vec<String>, CleanReport),
+    ListUnused(Vec<&'static str>),
+    ListingUnused,
+    DeleteUnused(CloudResource),
+    DeletingUnused,
     Console(ExternalId),
     Upload(Arc<UploadOrder>),
     Uploading,
@@ -308,9 +291,6 @@ impl StateMachine for Machine {
         let step = std::mem::replace(&mut self.step, Step::Finished);
         let keys = self.keys;
         match (step, input) {
-            (Step::DeletingPorts(remaining, report), Input::Reply(result)) => {
-                self.on_port_deleted(remaining, report, result)
-            }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (Step::Create(order), Input::Start) => self.call(Step::Creating, keys.create, Request::Create(order)),
             (Step::Creating, Input::Reply(Ok(Reply::Created(id)))) => {
@@ -341,13 +321,14 @@ impl StateMachine for Machine {
                 facts.limits = limits;
                 Next::Done(Outcome::Refreshed(Arc::new(*facts), Arc::new(inventory)))
             }
-            (Step::CleanUnused { ports: false, .. }, Input::Start) => {
-                Next::Done(Outcome::CleanedUnused(CleanReport::default()))
+            (Step::ListUnused(kinds), Input::Start) => {
+                self.call(Step::ListingUnused, keys.list_unused, Request::ListUnused(kinds))
             }
-            (step @ Step::CleanUnused { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
-            (Step::CleanUnused { mode, .. }, Input::Reply(Ok(Reply::UnusedPorts(unused)))) => {
-                self.clean_unused(mode, unused)
+            (Step::ListingUnused, Input::Reply(Ok(Reply::Unused(unused)))) => Next::Done(Outcome::Unused(unused)),
+            (Step::DeleteUnused(resource), Input::Start) => {
+                self.call(Step::DeletingUnused, keys.delete_unused, Request::DeleteUnused(resource))
             }
+            (Step::DeletingUnused, Input::Reply(Ok(Reply::Accepted))) => Next::Done(Outcome::Deleted),
             (Step::Console(id), Input::Start) => {
                 self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
             }
@@ -381,7 +362,8 @@ impl StateMachine for Machine {
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
             Step::AwaitingDeletion(_) => "waiting for deletion",
             Step::List => "listing",
-            Step::CleanUnused { .. } | Step::DeletingPorts(..) => "cleaning unused resources",
+            Step::ListUnused(_) | Step::ListingUnused => "listing unused resources",
+            Step::DeleteUnused(_) | Step::DeletingUnused => "deleting an unused resource",
             Step::Console(_) => "reading the console",
             Step::Upload(_) | Step::Uploading => "uploading",
             Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
@@ -414,41 +396,6 @@ impl Machine {
             }
             Some((InstanceState::Failed(fault), _)) => status_failure(format!("Server in error state: {fault}")),
             Some((InstanceState::Stopping, _)) | None => status_failure("the instance no longer exists".to_owned()),
-        }
-    }
-
-    fn clean_unused(&mut self, mode: CleanMode, unused: Vec<String>) -> Next<Call> {
-        let mut report = CleanReport::default();
-        match mode {
-            CleanMode::Delete { budget } if unused.len() <= budget => return self.delete_next_port(unused, report),
-            CleanMode::Delete { .. } => drop(report.exceeded.insert(PORTS_RESOURCE, unused.len())),
-            CleanMode::DryRun => drop(report.unused.insert(PORTS_RESOURCE, unused)),
-        }
-        Next::Done(Outcome::CleanedUnused(report))
-    }
-
-    fn on_port_deleted(
-        &mut self,
-        remaining: Vec<String>,
-        mut report: CleanReport,
-        result: Result<Reply, CloudError>,
-    ) -> Next<Call> {
-        match result {
-            Ok(_) => *report.deleted.entry(PORTS_RESOURCE).or_default() += 1,
-            // Another process deleted it first.
-            Err(CloudError::NotFound(_)) => {}
-            // A failure does not stop the other deletions; the first error is reported at the end.
-            Err(error) => drop(report.failed.entry(PORTS_RESOURCE).or_insert_with(|| error.to_string())),
-        }
-        self.delete_next_port(remaining, report)
-    }
-
-    fn delete_next_port(&mut self, mut remaining: Vec<String>, report: CleanReport) -> Next<Call> {
-        match remaining.pop() {
-            Some(port) => {
-                self.call(Step::DeletingPorts(remaining, report), self.keys.delete_port, Request::DeletePort(port))
-            }
-            None => Next::Done(Outcome::CleanedUnused(report)),
         }
     }
 }

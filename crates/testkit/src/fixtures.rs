@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, ProviderFacts};
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{Config, Label, PoolConfig, ProviderConfig, WebappConfig, ZooKeeperConfig};
 use nodepool_model::records::component::{ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId};
@@ -37,7 +36,7 @@ pub fn launch_config(labels: &[&str]) -> LaunchConfig {
         timeout: Seconds(60.0),
         boot_timeout: Seconds(60.0),
         zones: Vec::new(),
-        unused_resources: UnusedResourcePolicy::default(),
+        resource_kinds: Vec::new(),
         labels: [("main".into(), labels.iter().map(|name| ((*name).into(), label.clone())).collect())].into(),
     }
 }

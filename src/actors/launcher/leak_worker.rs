@@ -16,12 +16,12 @@ use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
+use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::config::Config;
-use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::metrics::statsd_metrics;
-use nodepool_model::records::ids::{ExternalId, ProviderName};
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_policy::cleanup::leaks::{Effect, Event, LeakCandidate, LeakDetector, Proof};
 use nodepool_policy::invariants::nodes::check_server_deletion;
 use nodepool_zk::txn::store::Store;
@@ -87,11 +87,17 @@ struct OpenJob {
 enum JobPurpose {
     Listing,
     Deletion(LeakCandidate),
-    CleanUnused,
+    UnusedListing,
+    UnusedDeletion(CloudResource),
 }
 
 /// Maximum number of ids in a report.
 const MAX_SHOWN: usize = 20;
+
+/// Key of a resource among those that are being deleted.
+fn key_of(resource: &CloudResource) -> String {
+    format!("{} {}", resource.kind, resource.id)
+}
 
 fn first_ids(candidates: &[LeakCandidate]) -> String {
     let shown = candidates.iter().take(MAX_SHOWN).map(|candidate| candidate.external_id.to_string());
@@ -123,19 +129,8 @@ impl LeakWorker {
         match effect {
             Effect::ListServerIds(provider) => self.submit(provider, Job::ListServerIds, JobPurpose::Listing, ctx),
             Effect::List(provider) => self.submit(provider, Job::List, JobPurpose::Listing, ctx),
-            Effect::Prove(provider, nodes) => {
-                let store = self.deps.store.clone();
-                let reading = async move {
-                    let nodes = store.read_latest(&nodes).await?;
-                    Ok(Proof { nodes, issued_ids_below: store.issued_id_count().await? })
-                };
-                ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
-                    let proof = result.map_err(|error| {
-                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot read nodes from ZooKeeper");
-                    });
-                    act.handle_event(Event::Proven(provider, proof.ok()), ctx);
-                }));
-            }
+            Effect::Prove(provider, nodes) => self.prove(provider, nodes, Event::Proven, ctx),
+            Effect::ProveUnused(provider, nodes) => self.prove(provider, nodes, Event::UnusedProven, ctx),
             Effect::SetLeakedUsage(provider, usage) => {
                 if let Some(handle) = self.deps.providers.get(&provider) {
                     handle.set_leaked_usage.do_send(SetLeakedUsage(usage));
@@ -143,17 +138,7 @@ impl LeakWorker {
             }
             Effect::Delete { provider, candidate } => {
                 let LeakCandidate { external_id, node, reason } = candidate.clone();
-                // A cloud may list an instance unchanged after it accepted the deletion.
-                if self.is_deleting(&provider, &external_id) {
-                    return;
-                }
-                if self.backoffs.get(&(provider.clone(), external_id.to_string())).is_some_and(Backoff::is_running) {
-                    return;
-                }
-                // The proof was read from ZooKeeper; the mirror is an independent source.
-                let snapshot = self.deps.store.mirror().snapshot();
-                let record = snapshot.node(&node).map(|node| &*node.record);
-                if invariant_guard::enforce(check_server_deletion(&external_id.to_string(), &node, record)).is_err() {
+                if self.is_held_back(&provider, &external_id.to_string()) || !self.is_proven(&external_id, &node) {
                     return;
                 }
                 let reason = reason.text();
@@ -176,15 +161,70 @@ impl LeakWorker {
                      ZooKeeper, or was it restored? `nodepool alien-list` shows them all"
                 );
             }
-            Effect::CleanUnused { provider, ports, budget } => {
-                self.submit(
-                    provider,
-                    Job::CleanUnused { ports, mode: CleanMode::Delete { budget } },
-                    JobPurpose::CleanUnused,
-                    ctx,
+            Effect::ListUnused(provider, kinds) => {
+                self.submit(provider, Job::ListUnused(kinds), JobPurpose::UnusedListing, ctx);
+            }
+            Effect::DeleteUnused(provider, resource) => self.delete_unused(provider, resource, ctx),
+            Effect::TooManyUnused { provider, kind, number, budget } => {
+                error!(
+                    target: "nodepool.LeakWorker",
+                    %provider, resource = kind, number, budget,
+                    "budget for unused resources exceeded; none is deleted. Check them and delete them manually"
                 );
             }
         }
+    }
+
+    fn prove(
+        &mut self,
+        provider: ProviderName,
+        nodes: Vec<NodeId>,
+        event: fn(ProviderName, Option<Proof>) -> Event,
+        ctx: &mut Context<Self>,
+    ) {
+        let store = self.deps.store.clone();
+        let reading = async move {
+            let nodes = store.read_latest(&nodes).await?;
+            Ok(Proof { nodes, issued_ids_below: store.issued_id_count().await? })
+        };
+        ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
+            let proof = result.map_err(|error| {
+                warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot read nodes from ZooKeeper");
+            });
+            act.handle_event(event(provider, proof.ok()), ctx);
+        }));
+    }
+
+    fn delete_unused(&mut self, provider: ProviderName, resource: CloudResource, ctx: &mut Context<Self>) {
+        if self.is_held_back(&provider, &key_of(&resource)) {
+            return;
+        }
+        if let Some(node) = resource.node().map(NodeId::from)
+            && !self.is_proven(&resource.id, &node)
+        {
+            return;
+        }
+        let job = Job::DeleteUnused(resource.clone());
+        self.submit(provider, job, JobPurpose::UnusedDeletion(resource), ctx);
+    }
+
+    /// Whether the thing with this key is being deleted, or its deletion has failed a short time ago. A cloud may list an
+    /// instance unchanged after it accepted the deletion.
+    fn is_held_back(&self, provider: &ProviderName, key: &str) -> bool {
+        let is_this = |purpose: &JobPurpose| match purpose {
+            JobPurpose::Deletion(candidate) => candidate.external_id.to_string() == key,
+            JobPurpose::UnusedDeletion(resource) => key_of(resource) == key,
+            JobPurpose::Listing | JobPurpose::UnusedListing => false,
+        };
+        self.jobs.values().any(|open_job| open_job.provider == *provider && is_this(&open_job.purpose))
+            || self.backoffs.get(&(provider.clone(), key.to_owned())).is_some_and(Backoff::is_running)
+    }
+
+    /// Whether the mirror, an independent source, agrees with the proof that was read from ZooKeeper.
+    fn is_proven(&self, id: &ExternalId, node: &NodeId) -> bool {
+        let snapshot = self.deps.store.mirror().snapshot();
+        let record = snapshot.node(node).map(|node| &*node.record);
+        invariant_guard::enforce(check_server_deletion(&id.to_string(), node, record)).is_ok()
     }
 
     fn submit(&mut self, provider: ProviderName, job: Job, purpose: JobPurpose, ctx: &mut Context<Self>) {
@@ -200,12 +240,6 @@ impl LeakWorker {
         handle.submit.do_send(Submit::new(job_id, job, ctx.address().recipient()));
     }
 
-    fn is_deleting(&self, provider: &ProviderName, id: &ExternalId) -> bool {
-        let is_this =
-            |purpose: &JobPurpose| matches!(purpose, JobPurpose::Deletion(candidate) if candidate.external_id == *id);
-        self.jobs.values().any(|open_job| open_job.provider == *provider && is_this(&open_job.purpose))
-    }
-
     /// Cancels deletions that take too long: a pending deletion causes repeated listings of all instances, and keeps a
     /// replaced provider from stopping. The duration of an outage of the cloud does not count.
     fn abandon_overdue_deletions(&mut self, ctx: &mut Context<Self>) {
@@ -215,7 +249,8 @@ impl LeakWorker {
             if provider.is_some_and(ProviderHandle::is_down) {
                 open_job.began = Instant::now();
             }
-            if matches!(open_job.purpose, JobPurpose::Deletion(_)) && open_job.began.elapsed() >= DELETE_TIMEOUT {
+            let is_deletion = matches!(open_job.purpose, JobPurpose::Deletion(_) | JobPurpose::UnusedDeletion(_));
+            if is_deletion && open_job.began.elapsed() >= DELETE_TIMEOUT {
                 open_job.abandon.do_send(Abandon { job_id: *job_id, reply: reply.clone() });
             }
         }
@@ -230,9 +265,10 @@ impl LeakWorker {
     ) {
         match purpose {
             JobPurpose::Deletion(candidate) => self.on_deleted(&provider, &candidate, result),
-            JobPurpose::CleanUnused => {
-                self.on_cleaned(&provider, result);
-                self.handle_event(Event::UnusedCleaned(provider), ctx);
+            JobPurpose::UnusedDeletion(resource) => self.on_unused_deleted(&provider, &resource, result),
+            JobPurpose::UnusedListing => {
+                let listing = self.on_unused_listed(&provider, result);
+                self.handle_event(Event::UnusedListed(provider, listing), ctx);
             }
             JobPurpose::Listing => {
                 let event = match result {
@@ -266,26 +302,44 @@ impl LeakWorker {
         }
     }
 
-    fn on_cleaned(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
+    /// The deletion of another resource has ended. A failed one is repeated after the next listing.
+    fn on_unused_deleted(
+        &mut self,
+        provider: &ProviderName,
+        resource: &CloudResource,
+        result: Result<Outcome, CloudError>,
+    ) {
+        let CloudResource { kind, id, .. } = resource;
         match result {
-            Ok(Outcome::CleanedUnused(CleanReport { deleted, exceeded, failed, .. })) => {
-                for (resource, error) in failed {
-                    warn!(target: "nodepool.LeakWorker", %provider, resource, %error, "cannot delete all unused resources");
-                }
-                for (resource, number) in deleted {
-                    info!(target: "nodepool.LeakWorker", %provider, resource, number, "deleted unused resources");
-                    self.count(provider, resource, number);
-                }
-                for (resource, number) in exceeded {
-                    error!(
-                        target: "nodepool.LeakWorker",
-                        %provider, resource, number,
-                        "budget for unused resources exceeded; none is deleted. Check them and delete them manually"
-                    );
-                }
+            Ok(_) => {
+                info!(target: "nodepool.LeakWorker", %provider, resource = kind, %id, "deleted unused resource");
+                self.count(provider, kind, 1);
             }
-            Ok(_) | Err(CloudError::NotFound(_)) => {}
-            Err(error) => warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot list unused resources"),
+            // The resource was deleted by another client, or is in use again. Neither is an error.
+            Err(CloudError::NotFound(_) | CloudError::Failed { .. }) => {}
+            Err(error) => {
+                warn!(target: "nodepool.LeakWorker", %provider, resource = kind, %id, %error, "cannot delete unused resource");
+            }
+        }
+    }
+
+    fn on_unused_listed(
+        &self,
+        provider: &ProviderName,
+        result: Result<Outcome, CloudError>,
+    ) -> Option<UnusedResources> {
+        match result {
+            Ok(Outcome::Unused(listing)) => {
+                for (resource, error) in &listing.failed {
+                    warn!(target: "nodepool.LeakWorker", %provider, resource, %error, "cannot list all unused resources");
+                }
+                Some(listing)
+            }
+            Ok(_) | Err(CloudError::NotFound(_)) => None,
+            Err(error) => {
+                warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot list unused resources");
+                None
+            }
         }
     }
 

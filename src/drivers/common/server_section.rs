@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use nodepool_driver::cloud_resource::ResourceKind;
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, Unavailable};
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::upload_config::{UploadConfig, UploadEntry};
 use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{ImageName, LabelName, PoolName};
@@ -106,14 +106,22 @@ impl Section {
             timeout: self.launch_timeout,
             boot_timeout: self.boot_timeout,
             zones: Vec::new(),
-            unused_resources: UnusedResourcePolicy {
-                ports: self.port_cleanup_interval,
-                ..UnusedResourcePolicy::default()
-            },
+            resource_kinds: self.ports().into_iter().collect(),
             labels: pools.collect(),
         }
     }
 }
+
+impl Section {
+    /// Ports of deleted servers, if they are to be deleted.
+    pub fn ports(&self) -> Option<ResourceKind> {
+        let unused = "down and without a server";
+        self.port_cleanup_interval.map(|interval| ResourceKind { name: PORTS, interval, has_metadata: false, unused })
+    }
+}
+
+/// Name of the kind in metrics.
+pub const PORTS: &str = "ports";
 
 pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Section {
     let node = &provider.section;

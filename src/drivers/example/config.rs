@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use crate::common::server_section::{self, CloudImages, ImageRef};
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel};
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
 use nodepool_model::records::resources::Resources;
@@ -53,7 +52,7 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
         timeout: Seconds(3600.0),
         boot_timeout: Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
         zones: Vec::new(),
-        unused_resources: UnusedResourcePolicy::default(),
+        resource_kinds: Vec::new(),
         labels,
     };
     Settings { project, region, spacing: Seconds(1.0 / rate), vms, launching }

@@ -129,7 +129,8 @@ impl Driver for Example {
                 })
             }
             // All resources of this cloud have metadata; it has no consoles, no images and no static hosts.
-            Job::CleanUnused { .. }
+            Job::ListUnused(_)
+            | Job::DeleteUnused(_)
             | Job::Console(_)
             | Job::Upload(_)
             | Job::DeleteImage(_)

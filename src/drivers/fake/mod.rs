@@ -6,7 +6,8 @@
 
 use std::cell::RefCell;
 
-use crate::common::server_section::{self, Section};
+use crate::common::server_section::{self, PORTS, Section};
+use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, Unavailable};
 use nodepool_driver::instance::Instance;
@@ -85,8 +86,8 @@ impl SimpleAdapter for Fake {
         delete: "compute.DELETE.servers",
         list: "compute.GET.servers",
         limits: "compute.GET.limits",
-        ports: "network.GET.ports",
-        delete_port: "network.DELETE.ports",
+        list_unused: "network.GET.ports",
+        delete_unused: "network.DELETE.ports",
         console: "compute.POST.servers.action",
         upload: "image.POST.images",
         delete_image: "image.DELETE.images",
@@ -120,12 +121,14 @@ impl SimpleAdapter for Fake {
         self.respond(|cloud| Ok(cloud.limits())).await
     }
 
-    async fn unused_ports(&self) -> Result<Vec<String>, CloudError> {
-        self.respond(|cloud| Ok(cloud.unused_ports())).await
+    async fn unused_resources(&self, kinds: &[&'static str]) -> Result<UnusedResources, CloudError> {
+        let ports = if kinds.contains(&PORTS) { self.respond(|cloud| Ok(cloud.unused_ports())).await? } else { vec![] };
+        let found = ports.into_iter().map(|port| CloudResource::new(PORTS, port)).collect();
+        Ok(UnusedResources { found, ..UnusedResources::default() })
     }
 
-    async fn delete_port(&self, port: &str) -> Result<(), CloudError> {
-        self.respond(|cloud| cloud.delete_port(port)).await
+    async fn delete_unused(&self, resource: &CloudResource) -> Result<(), CloudError> {
+        self.respond(|cloud| cloud.delete_port(&resource.id.to_string())).await
     }
 
     async fn console(&self, id: &ExternalId) -> Result<Option<String>, CloudError> {

@@ -12,7 +12,6 @@ use super::quantity;
 use super::variant::Variant;
 use nodepool_driver::facts::{LaunchConfig, LaunchLabel, Login, Unavailable};
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
 use nodepool_model::records::resources::Resources;
@@ -83,7 +82,7 @@ impl Settings {
             timeout: LAUNCH_TIMEOUT,
             boot_timeout: LAUNCH_TIMEOUT,
             zones: Vec::new(),
-            unused_resources: UnusedResourcePolicy::default(),
+            resource_kinds: Vec::new(),
             labels: pools.collect(),
         }
     }

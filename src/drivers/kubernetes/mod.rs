@@ -130,7 +130,8 @@ impl Driver for Kubernetes {
             Job::Refresh => Machine::Refresh(Refresh::new(context)),
             Job::List | Job::ListServerIds => Machine::List(ListNodes::new(context, Purpose::List)),
             // A cluster has no images, consoles, static hosts and resources without labels.
-            Job::CleanUnused { .. }
+            Job::ListUnused(_)
+            | Job::DeleteUnused(_)
             | Job::Console(_)
             | Job::Upload(_)
             | Job::DeleteImage(_)

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 pub use crate::common::server_section::ImageRef;
 use crate::common::server_section::{self, Section};
+use nodepool_driver::cloud_resource::ResourceKind;
 use nodepool_driver::facts::LabelImage;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::config::unused_resources::UnusedResourcePolicy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
+use nodepool_model::records::time::Seconds;
 use python_yaml::tree::YamlNode;
 
 #[derive(Clone, Debug)]
@@ -26,14 +27,20 @@ pub struct Settings {
     pub quota_pools: BTreeSet<PoolName>,
 }
 
+/// Name of the kind in metrics.
+pub const FLOATING_IPS: &str = "floatingips";
+
 impl Settings {
     /// Every pool ignores the limits of the cloud.
     pub fn ignores_quota(&self) -> bool {
         self.quota_pools.is_empty()
     }
 
-    pub fn unused_resources(&self) -> UnusedResourcePolicy {
-        UnusedResourcePolicy { floating_ips: self.clean_floating_ips, ports: self.section.port_cleanup_interval }
+    /// Kinds of resources besides servers that are deleted once they are unused.
+    pub fn resource_kinds(&self) -> Vec<ResourceKind> {
+        let floating_ips =
+            ResourceKind { name: FLOATING_IPS, interval: Seconds::ZERO, has_metadata: false, unused: "not attached" };
+        self.clean_floating_ips.then_some(floating_ips).into_iter().chain(self.section.ports()).collect()
     }
 }
 

@@ -33,7 +33,7 @@ use crate::openstack::jobs::import::ImportImage;
 use crate::openstack::jobs::launch::LaunchServer;
 use crate::openstack::jobs::listing::{ListImages, ListServerIds, ListServers};
 use crate::openstack::jobs::refresh::RefreshProvider;
-use crate::openstack::jobs::unused_resources::CleanUnusedResources;
+use crate::openstack::jobs::unused_resources::{self, ListUnused};
 use crate::openstack::jobs::upload::UploadImage;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
@@ -148,7 +148,7 @@ impl Driver for OpenStack {
         match job {
             Job::Launch(order) => Machine::Launch(LaunchServer::new(context, order.clone())),
             Job::Delete(id) => Machine::Delete(DeleteServer::new(context, id.clone())),
-            Job::Refresh => Machine::Refresh(RefreshProvider::new(context)),
+            Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
             Job::List => Machine::List(ListServers::new(context)),
             Job::ListServerIds => Machine::ListServerIds(ListServerIds::new()),
             Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
@@ -162,7 +162,8 @@ impl Driver for OpenStack {
                 Machine::DeleteImage(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
             }
             Job::ListImages => Machine::ListImages(ListImages::new()),
-            Job::CleanUnused { ports, mode } => Machine::CleanUnused(CleanUnusedResources::new(context, *ports, *mode)),
+            Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(&context, kinds)),
+            Job::DeleteUnused(resource) => Machine::DeleteUnused(unused_resources::delete(resource)),
             Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
         }
     }
@@ -260,10 +261,11 @@ fn console_of(reply: Reply) -> Result<Outcome, CloudError> {
 pub enum Machine {
     Launch(LaunchServer),
     Delete(DeleteServer),
-    Refresh(RefreshProvider),
+    Refresh(Box<RefreshProvider>),
     List(ListServers),
     ListServerIds(ListServerIds),
-    CleanUnused(CleanUnusedResources),
+    ListUnused(ListUnused),
+    DeleteUnused(OneCall<Call, Reply>),
     Console(OneCall<Call, Reply>),
     Upload(UploadImage),
     Import(ImportImage),
@@ -284,8 +286,10 @@ impl StateMachine for Machine {
             Machine::Refresh(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
             Machine::ListServerIds(machine) => machine.step(input),
-            Machine::CleanUnused(machine) => machine.step(input),
-            Machine::Console(machine) | Machine::DeleteImage(machine) => machine.step(input),
+            Machine::ListUnused(machine) => machine.step(input),
+            Machine::Console(machine) | Machine::DeleteImage(machine) | Machine::DeleteUnused(machine) => {
+                machine.step(input)
+            }
             Machine::Upload(machine) => machine.step(input),
             Machine::Import(machine) => machine.step(input),
             Machine::ListImages(machine) => machine.step(input),
@@ -302,7 +306,8 @@ impl StateMachine for Machine {
             | Machine::Refresh(_)
             | Machine::List(_)
             | Machine::ListServerIds(_)
-            | Machine::CleanUnused(_)
+            | Machine::ListUnused(_)
+            | Machine::DeleteUnused(_)
             | Machine::Console(_)
             | Machine::DeleteImage(_)
             | Machine::ListImages(_)
@@ -317,7 +322,8 @@ impl StateMachine for Machine {
             Machine::Refresh(_) => "refreshing",
             Machine::List(_) => "listing servers",
             Machine::ListServerIds(_) => "listing server ids",
-            Machine::CleanUnused(_) => "cleaning unused resources",
+            Machine::ListUnused(_) => "listing unused resources",
+            Machine::DeleteUnused(machine) => machine.label(),
             Machine::Console(_) => "reading the console",
             Machine::Upload(machine) => machine.label(),
             Machine::Import(machine) => machine.label(),

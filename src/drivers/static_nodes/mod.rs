@@ -102,7 +102,8 @@ impl Driver for StaticNodes {
             | Job::Delete(_)
             | Job::List
             | Job::ListServerIds
-            | Job::CleanUnused { .. }
+            | Job::ListUnused(_)
+            | Job::DeleteUnused(_)
             | Job::Console(_)
             | Job::Upload(_)
             | Job::DeleteImage(_)
@@ -122,7 +123,7 @@ impl Driver for StaticNodes {
             Job::Delete(_) => OneCall::finished(Ok(Outcome::Deleted)),
             Job::Upload(_) => OneCall::finished(Err(CloudError::Denied("static nodes take no images".to_owned()))),
             Job::ListImages => OneCall::finished(Ok(Outcome::Images(Vec::new()))),
-            Job::CleanUnused { .. } | Job::Console(_) | Job::DeleteImage(_) => {
+            Job::ListUnused(_) | Job::DeleteUnused(_) | Job::Console(_) | Job::DeleteImage(_) => {
                 OneCall::finished(Err(CloudError::not_found("static hosts have no such resources")))
             }
             Job::List | Job::ListServerIds => OneCall::finished(Ok(Outcome::Listed(Arc::default()))),

@@ -446,7 +446,12 @@ impl<'a> LeakSimulation<'a> {
                     }
                 }
             }
-            Effect::SetLeakedUsage(..) | Effect::CleanUnused { .. } => {}
+            // The cloud has servers only.
+            Effect::ListUnused(..)
+            | Effect::ProveUnused(..)
+            | Effect::DeleteUnused(..)
+            | Effect::TooManyUnused { .. }
+            | Effect::SetLeakedUsage(..) => {}
         }
     }
 

@@ -5,7 +5,6 @@ pub mod driver_limits;
 pub mod references;
 pub mod resolve;
 pub mod schema;
-pub mod unused_resources;
 pub mod upload_config;
 pub mod validate;
 

@@ -14,7 +14,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::Serialize;
 
+use super::unused_resources::{Findings, Owners, UnusedTracker};
 use crate::inputs::Inputs;
+use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
@@ -30,9 +32,6 @@ const BUDGET_PERCENT: usize = 10;
 /// Interval of complete listings, even if the ids show nothing new: metadata of instances can change.
 const FULL_LISTING_INTERVAL: Seconds = Seconds(600.0);
 
-/// Maximum number of ports, and of floating IPs, that one sweep deletes.
-const CLEAN_UNUSED_BUDGET: usize = 100;
-
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The interval of the sweep has passed.
@@ -43,8 +42,10 @@ pub enum Event {
     Listed(ProviderName, Option<std::sync::Arc<Inventory>>),
     /// The proof read from ZooKeeper; `None` if the read failed.
     Proven(ProviderName, Option<Proof>),
-    /// The deletion of unused resources has finished.
-    UnusedCleaned(ProviderName),
+    /// The resources besides instances, or `None` if the listing failed.
+    UnusedListed(ProviderName, Option<UnusedResources>),
+    /// The proof about their nodes; `None` if the read failed.
+    UnusedProven(ProviderName, Option<Proof>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,10 +77,16 @@ pub enum Effect {
     },
     /// This ZooKeeper never issued their node ids.
     UnissuedId(ProviderName, Vec<LeakCandidate>),
-    /// Delete unused ports and floating IPs, at most `budget` of each.
-    CleanUnused {
+    /// List resources of these kinds.
+    ListUnused(ProviderName, Vec<&'static str>),
+    ProveUnused(ProviderName, Vec<NodeId>),
+    /// Delete an unused resource. No event follows: the next listing shows the result.
+    DeleteUnused(ProviderName, CloudResource),
+    /// More unused resources of a kind than the budget allows.
+    TooManyUnused {
         provider: ProviderName,
-        ports: bool,
+        kind: &'static str,
+        number: usize,
         budget: usize,
     },
 }
@@ -136,8 +143,7 @@ struct ProviderState {
     /// Foreign instances of the last listing.
     others: HashSet<String>,
     listed_at: Option<MonotonicTime>,
-    is_cleaning: bool,
-    ports_cleaned_at: Option<MonotonicTime>,
+    unused: UnusedTracker,
 }
 
 impl LeakDetector {
@@ -147,9 +153,10 @@ impl LeakDetector {
             Event::ServerIdsListed(provider, ids) => self.server_ids_listed(provider, &ids, inputs),
             Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), inputs),
             Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
-            Event::UnusedCleaned(provider) => {
-                if let Some(state) = self.providers.get_mut(&provider) {
-                    state.is_cleaning = false;
+            Event::UnusedListed(provider, listing) => self.unused_listed(provider, listing.as_ref(), inputs),
+            Event::UnusedProven(provider, proof) => {
+                if let (Some(state), Some(proof)) = (self.providers.get_mut(&provider), proof) {
+                    state.unused.proven(&proof, |node| number(node).is_some_and(|id| id < proof.issued_ids_below));
                 }
                 Vec::new()
             }
@@ -162,9 +169,10 @@ impl LeakDetector {
         self.providers.retain(|provider, _| launches(provider).is_some());
         if !inputs.snapshot.connected {
             // Earlier listings prove nothing about the state after a reconnect.
-            self.providers
-                .values_mut()
-                .for_each(|state| *state = ProviderState { is_listing: state.is_listing, ..state.reset() });
+            for (provider, state) in &mut self.providers {
+                *state = ProviderState { is_listing: state.is_listing, ..state.reset() };
+                state.unused.forget_proofs(&resource_kinds(provider, inputs));
+            }
             return Vec::new();
         }
         let mut effects = Vec::new();
@@ -177,16 +185,9 @@ impl LeakDetector {
                 let listing = if is_quiet { Effect::ListServerIds } else { Effect::List };
                 effects.push(listing(provider.clone()));
             }
-            let ports = launch_config
-                .unused_resources
-                .ports
-                .is_some_and(|interval| state.ports_are_due(interval, inputs.monotonic_now));
-            if (ports || launch_config.unused_resources.floating_ips) && !state.is_cleaning {
-                state.is_cleaning = true;
-                if ports {
-                    state.ports_cleaned_at = Some(inputs.monotonic_now);
-                }
-                effects.push(Effect::CleanUnused { provider: provider.clone(), ports, budget: CLEAN_UNUSED_BUDGET });
+            let kinds = state.unused.due(&launch_config.resource_kinds, inputs.monotonic_now);
+            if !kinds.is_empty() {
+                effects.push(Effect::ListUnused(provider.clone(), kinds));
             }
         }
         effects
@@ -260,6 +261,37 @@ impl LeakDetector {
         if unissued.is_empty() { Vec::new() } else { vec![Effect::UnissuedId(provider, unissued)] }
     }
 
+    fn unused_listed(
+        &mut self,
+        provider: ProviderName,
+        listing: Option<&UnusedResources>,
+        inputs: &Inputs<'_>,
+    ) -> Vec<Effect> {
+        let Some(state) = self.providers.get_mut(&provider) else { return Vec::new() };
+        let snapshot = inputs.snapshot;
+        let owners = Owners {
+            provider: &provider,
+            exists: &|node| snapshot.node(node).is_some(),
+            leaked_instances: state.candidates.iter().map(|candidate| candidate.node.clone()).collect(),
+            budget: budget_for(snapshot.nodes_of(&provider).count()),
+        };
+        let kinds = resource_kinds(&provider, inputs);
+        let Findings { deletions, exceeded, to_prove } =
+            state.unused.listed(&kinds, listing.filter(|_| snapshot.connected), &owners);
+        let mut effects = Vec::new();
+        if !to_prove.is_empty() {
+            effects.push(Effect::ProveUnused(provider.clone(), to_prove));
+        }
+        effects.extend(deletions.into_iter().map(|resource| Effect::DeleteUnused(provider.clone(), resource)));
+        effects.extend(exceeded.into_iter().map(|(kind, number, budget)| Effect::TooManyUnused {
+            provider: provider.clone(),
+            kind,
+            number,
+            budget,
+        }));
+        effects
+    }
+
     /// The candidates by provider, for dumps.
     pub fn candidates(&self) -> BTreeMap<&ProviderName, &Vec<LeakCandidate>> {
         self.providers.iter().map(|(provider, state)| (provider, &state.candidates)).collect()
@@ -267,10 +299,9 @@ impl LeakDetector {
 }
 
 impl ProviderState {
-    /// State without listings. The time of the last port check is kept: two checks within one interval could see a
-    /// foreign port twice and delete it.
-    fn reset(&self) -> Self {
-        Self { ports_cleaned_at: self.ports_cleaned_at, is_cleaning: self.is_cleaning, ..Self::default() }
+    /// State without listings of instances.
+    fn reset(&mut self) -> Self {
+        Self { unused: std::mem::take(&mut self.unused), ..Self::default() }
     }
 
     fn prove(&mut self, proof: &Proof, foreign: &mut ForeignServers) {
@@ -317,10 +348,6 @@ impl ProviderState {
     fn listing_is_due(&self, now: MonotonicTime) -> bool {
         self.listed_at.is_none_or(|last| (now - last).0 >= FULL_LISTING_INTERVAL.0)
     }
-
-    fn ports_are_due(&self, interval: Seconds, now: MonotonicTime) -> bool {
-        self.ports_cleaned_at.is_none_or(|last| (now - last).0 >= interval.0)
-    }
 }
 
 fn node_of<'a>(snapshot: &'a Snapshot, id: &NodeId) -> Option<&'a Node> {
@@ -363,6 +390,14 @@ fn number(node: &NodeId) -> Option<u64> {
 }
 
 fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {
-    let ours = inventory.instances().iter().filter(|instance| instance.belongs_to(provider)).count();
+    budget_for(inventory.instances().iter().filter(|instance| instance.belongs_to(provider)).count())
+}
+
+fn budget_for(ours: usize) -> usize {
     MIN_BUDGET.max(ours * BUDGET_PERCENT / 100)
+}
+
+fn resource_kinds(provider: &ProviderName, inputs: &Inputs<'_>) -> Vec<ResourceKind> {
+    let launch_config = inputs.facts.get(provider).and_then(|facts| facts.launch_config.as_ref());
+    launch_config.map(|config| config.resource_kinds.clone()).unwrap_or_default()
 }

@@ -5,3 +5,4 @@ pub mod planner;
 pub mod rules;
 pub mod slots;
 pub mod static_hosts;
+pub mod unused_resources;

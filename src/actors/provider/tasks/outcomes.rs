@@ -56,7 +56,8 @@ impl<D: Driver> Tasks<D> {
                 | Job::Upload(_)
                 | Job::DeleteImage(_)
                 | Job::ListImages
-                | Job::CleanUnused { .. }
+                | Job::ListUnused(_)
+                | Job::DeleteUnused(_)
                 | Job::Console(_)
                 | Job::Inspect(_)
                 | Job::Probe(_) => Err(error),
@@ -70,7 +71,7 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Console(_)
                 | Outcome::Uploaded(_)
                 | Outcome::Images(_)
-                | Outcome::CleanedUnused(_)),
+                | Outcome::Unused(_)),
             ) => Ok(outcome),
         }
     }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use nodepool::actors::provider::one_shot_provider::{self, LeakCandidate, OneShotProvider};
+use nodepool::actors::provider::one_shot_provider::{self, LeakCandidate, OneShotProvider, orphans};
+use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
 use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::Node;
@@ -170,16 +171,15 @@ pub async fn alien_list(
             instances.push([name.to_string(), external_id.to_string(), node.to_string(), reason.text().to_owned()]);
             found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "reason": reason}));
         }
-        let mut unused = unused.unwrap_or_else(|error| CleanReport {
+        let mut unused = unused.unwrap_or_else(|error| Unused {
             failed: BTreeMap::from([("all", format!("{error:#}"))]),
-            ..CleanReport::default()
+            found: Vec::new(),
         });
         for (kind, error) in std::mem::take(&mut unused.failed) {
             output.note(format_args!("WARNING: cannot list unused resources of {name} ({kind}): {error}"))?;
         }
-        for (kind, id) in unused.unused.into_iter().flat_map(|(kind, ids)| ids.into_iter().map(move |id| (kind, id))) {
-            let reason = unused_reason(kind);
-            others.push([name.to_string(), kind.to_owned(), id.clone(), reason.to_owned()]);
+        for (CloudResource { kind, id, .. }, reason) in unused.found {
+            others.push([name.to_string(), kind.to_owned(), id.to_string(), reason.to_owned()]);
             found.push(json!({"provider": name, "kind": kind, "id": id, "reason": reason}));
         }
     }
@@ -191,49 +191,64 @@ pub async fn alien_list(
     Ok(output.outcome(json!(found))?)
 }
 
-/// Leaked instances, and unused resources without metadata.
-type Aliens = (Vec<LeakCandidate>, anyhow::Result<CleanReport>);
+/// Leaked instances, and other unused resources.
+type Aliens = (Vec<LeakCandidate>, anyhow::Result<Unused>);
+
+/// Resources that a launcher would delete, each with its state, and the kinds that could not be listed.
+struct Unused {
+    found: Vec<(CloudResource, &'static str)>,
+    failed: BTreeMap<&'static str, String>,
+}
 
 async fn find_aliens(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Aliens> {
     let provider = open(section).await?;
-    let candidates = leak_candidates(zk, section, &provider).await?;
-    Ok((candidates, unused(&provider).await))
+    let inventory = list(&provider).await?;
+    let unused = listed_twice(&provider).await;
+    // The nodes are read after the listings, because their records were written before anything was created for them.
+    let nodes = nodes(zk).await?;
+    let of = |id: &NodeId| nodes.get(id).map(|node| &**node);
+    let candidates = one_shot_provider::leak_candidates(&section.name, &inventory, of);
+    let unused = unused.map(|(kinds, listing)| {
+        let found = listing.found.iter().filter_map(|resource| {
+            let kind = kinds.iter().find(|kind| kind.name == resource.kind)?;
+            let is_unused = !kind.has_metadata
+                || !orphans(std::iter::once(resource), &section.name, &|node| nodes.contains_key(node)).is_empty();
+            is_unused.then(|| (resource.clone(), kind.unused))
+        });
+        Unused { found: found.collect(), failed: listing.failed.clone() }
+    });
+    Ok((candidates, unused))
 }
 
-fn unused_reason(kind: &str) -> &'static str {
-    match kind {
-        "floatingips" => "not attached",
-        "ports" => "down and without a server",
-        _ => "unused",
-    }
-}
-
-/// Unused resources of the kinds that the configuration allows the provider's launcher to delete.
-async fn unused(provider: &OneShotProvider) -> anyhow::Result<CleanReport> {
+/// The resources that two listings show, of the kinds that the provider's launcher deletes.
+async fn listed_twice(provider: &OneShotProvider) -> anyhow::Result<(Vec<ResourceKind>, UnusedResources)> {
     let facts = with_timeout(provider.refresh(), CLOUD_TIMEOUT).await?;
-    let clean_unused = facts.launch_config.as_ref().map(|config| config.unused_resources).unwrap_or_default();
-    let mut unused = CleanReport::default();
-    if clean_unused.floating_ips || clean_unused.ports.is_some() {
-        // A resource counts as unused if the previous job found it unused, too.
-        for _ in 0..2 {
-            let job = Job::CleanUnused { ports: clean_unused.ports.is_some(), mode: CleanMode::DryRun };
-            if let Outcome::CleanedUnused(result) = with_timeout(provider.run(job), CLOUD_TIMEOUT).await? {
-                unused = result;
-            }
+    let kinds = facts.launch_config.as_ref().map(|config| config.resource_kinds.clone()).unwrap_or_default();
+    if kinds.is_empty() {
+        return Ok((kinds, UnusedResources::default()));
+    }
+    let names: Vec<&'static str> = kinds.iter().map(|kind| kind.name).collect();
+    let mut listings = Vec::new();
+    for _ in 0..2 {
+        match with_timeout(provider.run(Job::ListUnused(names.clone())), CLOUD_TIMEOUT).await? {
+            Outcome::Unused(listing) => listings.push(listing),
+            _ => return Err(anyhow!("the driver does not list {}", names.join(", "))),
         }
     }
-    Ok(unused)
+    let (mut second, first) = (listings.pop().unwrap_or_default(), listings.pop().unwrap_or_default());
+    second.found.retain(|resource| first.found.contains(resource));
+    Ok((kinds, second))
 }
 
-async fn leak_candidates(
-    zk: &dyn Connection,
-    section: &Arc<ProviderConfig>,
-    provider: &OneShotProvider,
-) -> anyhow::Result<Vec<LeakCandidate>> {
-    let Outcome::Listed(inventory) = with_timeout(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
-        return Err(anyhow!("the driver does not list instances"));
-    };
-    // The nodes are read after the listing, because the record of every listed instance was written before the listing.
+async fn list(provider: &OneShotProvider) -> anyhow::Result<Arc<Inventory>> {
+    match with_timeout(provider.run(Job::List), CLOUD_TIMEOUT).await? {
+        Outcome::Listed(inventory) => Ok(inventory),
+        _ => Err(anyhow!("the driver does not list instances")),
+    }
+}
+
+/// All nodes of ZooKeeper.
+async fn nodes(zk: &dyn Connection) -> anyhow::Result<BTreeMap<NodeId, Arc<Node>>> {
     zk.sync(nodepool_zk::paths::NODES).await.context("cannot read nodes")?;
     let scan = scan::nodes(zk).await?;
     let mut nodes: BTreeMap<NodeId, Arc<Node>> =
@@ -245,5 +260,5 @@ async fn leak_candidates(
             nodes.insert(NodeId::from(id.to_owned()), Arc::new(placeholder));
         }
     }
-    Ok(one_shot_provider::leak_candidates(&section.name, &inventory, |id| nodes.get(id).map(|node| &**node)))
+    Ok(nodes)
 }

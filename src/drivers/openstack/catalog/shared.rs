@@ -28,8 +28,6 @@ struct ProviderCache {
     catalog: Arc<CloudCatalog>,
     /// Servers of the last listing, and those created since.
     servers: HashSet<String>,
-    /// Ports and floating addresses that were unused in the previous listing.
-    previously_unused: HashMap<&'static str, HashSet<String>>,
     /// Floating addresses by server: those that Nova listed, and those that we created since.
     floating_ips: HashMap<String, Vec<String>>,
     /// Servers whose creation was rejected, perhaps because the catalog is outdated: their names, and the uploads that
@@ -151,13 +149,6 @@ impl ProviderContext {
         let cache = self.cache();
         let known = cache.servers.contains(server) || cache.floating_ips.contains_key(server);
         known.then(|| cache.floating_ips.get(server).cloned().unwrap_or_default())
-    }
-
-    /// Records the ids that are unused now; returns those that were unused in the previous listing as well.
-    pub fn unused_since_previous_listing(&self, kind: &'static str, now: Vec<String>) -> Vec<String> {
-        let now: HashSet<String> = now.into_iter().collect();
-        let previous = self.cache().previously_unused.insert(kind, now.clone()).unwrap_or_default();
-        now.into_iter().filter(|id| previous.contains(id)).collect()
     }
 
     /// Whether servers of this provider may have floating addresses of Neutron.

@@ -408,7 +408,7 @@ pub fn launching(context: &ProviderContext, catalog: &CloudCatalog) -> LaunchCon
     };
     LaunchConfig {
         zones: catalog.zones.clone(),
-        unused_resources: settings.unused_resources(),
+        resource_kinds: settings.resource_kinds(),
         ..settings.section.launching(need)
     }
 }
@@ -433,5 +433,5 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Resources, CloudErro
 /// The launch configuration before the first refresh: no label counts as unavailable.
 pub fn initial_launching(settings: &Settings) -> LaunchConfig {
     let launching = settings.section.launching(|_, _, _| Ok(Resources::none().with("instances", 1.0)));
-    LaunchConfig { unused_resources: settings.unused_resources(), ..launching }
+    LaunchConfig { resource_kinds: settings.resource_kinds(), ..launching }
 }

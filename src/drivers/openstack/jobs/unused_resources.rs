@@ -1,36 +1,28 @@
-//! Deletion of unused resources without metadata: ports that are down, and floating addresses without a port.
-//!
-//! A resource must have been unused in the previous listing as well, and the server of a port must no longer exist. If
-//! more of a kind are unused than the budget allows, none is deleted: other users of the project may own them.
+//! Listing of unused resources without metadata: ports that are down, and floating addresses without a port.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::common::server_section::PORTS;
 use crate::openstack::api_types::{FloatingIp, Port};
 use crate::openstack::calls::{self, Call, ListKind, Reply};
 use crate::openstack::catalog::shared::ProviderContext;
+use crate::openstack::config::FLOATING_IPS;
 use crate::openstack::errors::failed;
 use crate::openstack::pagination::{self, Pages, typed};
+use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
-use nodepool_model::config::unused_resources::{CleanMode, CleanReport};
+use nodepool_driver::state_machine::{Input, Next, OneCall};
 
-pub struct CleanUnusedResources {
-    context: Arc<ProviderContext>,
-    mode: CleanMode,
+pub struct ListUnused {
     pending_lists: VecDeque<ListKind>,
-    unused: VecDeque<Unused>,
+    /// Ports that are down, each with its server.
+    doubtful_ports: Vec<(String, String)>,
     step: Step,
-    done: CleanReport,
-}
-
-enum Unused {
-    FloatingIp(String),
-    /// The port's id, and its server if it has one.
-    Port(String, Option<String>),
+    unused: UnusedResources,
 }
 
 enum Step {
@@ -38,18 +30,14 @@ enum Step {
     Listing(ListKind, Pages<Value>),
     /// Checks whether the server of this port still exists.
     CheckingServer(String),
-    Deleting(&'static str),
 }
 
-impl CleanUnusedResources {
-    pub fn new(context: Arc<ProviderContext>, ports: bool, mode: CleanMode) -> Self {
-        let catalog = context.catalog();
-        let mut pending_lists = VecDeque::new();
-        if catalog.services.network {
-            pending_lists.extend(context.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
-            pending_lists.extend(ports.then_some(calls::PORTS));
-        }
-        Self { context, mode, pending_lists, unused: VecDeque::new(), step: Step::Idle, done: CleanReport::default() }
+impl ListUnused {
+    pub fn new(context: &Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
+        let lists = [(FLOATING_IPS, calls::FLOATING_IPS), (PORTS, calls::PORTS)];
+        let wanted = lists.into_iter().filter(|(kind, _)| kinds.contains(kind)).map(|(_, list)| list);
+        let pending_lists = wanted.filter(|_| context.catalog().services.network).collect();
+        Self { pending_lists, doubtful_ports: Vec::new(), step: Step::Idle, unused: UnusedResources::default() }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -60,31 +48,22 @@ impl CleanUnusedResources {
             }
             (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
             // The port of a server that is being built or is stopped is down as well.
-            (Step::CheckingServer(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
+            (Step::CheckingServer(_), Input::Reply(Ok(Reply::Server(_)))) => (PORTS, Ok(None)),
             (Step::CheckingServer(port), Input::Reply(Err(CloudError::NotFound(_)))) => {
-                ("ports", Ok(self.delete("ports", port)))
+                self.unused.found.push(CloudResource::new(PORTS, port));
+                (PORTS, Ok(None))
             }
-            (Step::CheckingServer(_), Input::Reply(Err(error))) => ("ports", Err(error)),
-            (Step::Deleting(what), Input::Reply(Ok(_))) => {
-                *self.done.deleted.entry(what).or_default() += 1;
-                (what, Ok(None))
-            }
-            // The resource was deleted by another client, or is in use again. Neither is an error.
-            (Step::Deleting(what), Input::Reply(Err(CloudError::NotFound(_) | CloudError::Failed { .. }))) => {
-                (what, Ok(None))
-            }
-            (Step::Deleting(what), Input::Reply(Err(error))) => (what, Err(error)),
+            (Step::CheckingServer(_), Input::Reply(Err(error))) => (PORTS, Err(error)),
             (_, input) => {
-                return Next::Failed(failed(format!("unexpected {input:?} while cleaning unused resources")));
+                return Next::Failed(failed(format!("unexpected {input:?} while unused resources are listed")));
             }
         };
         match result {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => self.next_call(),
-            // A failure does not stop the clean-up of other resources; the first error of each kind is reported at the
-            // end.
+            // A failure does not hide resources of other kinds.
             Err(error) => {
-                self.done.failed.entry(kind).or_insert_with(|| error.to_string());
+                self.unused.failed.entry(kind).or_insert_with(|| error.to_string());
                 self.next_call()
             }
         }
@@ -97,54 +76,32 @@ impl CleanUnusedResources {
                 return Ok(Some(call));
             }
             pagination::PageResult::Complete(entries) if listing.list == calls::PORTS.list => {
-                let ports: Vec<Port> = typed(entries, "ports")?;
+                let ports: Vec<Port> = typed(entries, PORTS)?;
                 let is_of_server = |port: &Port| {
                     let owner = port.device_owner.as_deref().unwrap_or_default();
                     owner.is_empty() || owner.starts_with("compute:")
                 };
-                let mut servers: HashMap<String, Option<String>> =
-                    ports.into_iter().filter(is_of_server).map(|port| (port.id, port.device_id)).collect();
-                for id in self.select_for_deletion("ports", servers.keys().cloned().collect()) {
-                    let server = servers.remove(&id).flatten().filter(|server| !server.is_empty());
-                    self.unused.push_back(Unused::Port(id, server));
+                for port in ports.into_iter().filter(is_of_server) {
+                    match port.device_id.filter(|server| !server.is_empty()) {
+                        Some(server) => self.doubtful_ports.push((port.id, server)),
+                        None => self.unused.found.push(CloudResource::new(PORTS, port.id)),
+                    }
                 }
             }
             pagination::PageResult::Complete(entries) => {
-                let floating: Vec<FloatingIp> = typed(entries, "floatingips")?;
+                let floating: Vec<FloatingIp> = typed(entries, FLOATING_IPS)?;
                 let unused =
                     floating.into_iter().filter(|floating| floating.port_id.as_deref().unwrap_or_default().is_empty());
-                let unused = self.select_for_deletion("floatingips", unused.map(|floating| floating.id).collect());
-                self.unused.extend(unused.into_iter().map(Unused::FloatingIp));
+                self.unused.found.extend(unused.map(|floating| CloudResource::new(FLOATING_IPS, floating.id)));
             }
         }
         Ok(None)
     }
 
-    /// Resources that were unused in the previous listing as well; none if they exceed the budget.
-    fn select_for_deletion(&mut self, kind: &'static str, unused: Vec<String>) -> Vec<String> {
-        let unused = self.context.unused_since_previous_listing(kind, unused);
-        match self.mode {
-            CleanMode::Delete { budget } if unused.len() > budget => {
-                self.done.exceeded.insert(kind, unused.len());
-                Vec::new()
-            }
-            CleanMode::Delete { .. } | CleanMode::DryRun => unused,
-        }
-    }
-
     fn next_call(&mut self) -> Next<Call> {
-        while let Some(unused) = self.unused.pop_front() {
-            let call = match unused {
-                Unused::FloatingIp(id) => self.delete("floatingips", id),
-                Unused::Port(id, None) => self.delete("ports", id),
-                Unused::Port(id, Some(server)) => {
-                    self.step = Step::CheckingServer(id);
-                    Some(calls::server_exists(&server))
-                }
-            };
-            if let Some(call) = call {
-                return Next::Call(call);
-            }
+        if let Some((port, server)) = self.doubtful_ports.pop() {
+            self.step = Step::CheckingServer(port);
+            return Next::Call(calls::server_exists(&server));
         }
         if let Some(listing) = self.pending_lists.pop_front() {
             let filters: &'static [_] = if listing.list == calls::PORTS.list { &[("status", "DOWN")] } else { &[] };
@@ -152,16 +109,13 @@ impl CleanUnusedResources {
             self.step = Step::Listing(listing, pages);
             return Next::Call(call);
         }
-        Next::Done(Outcome::CleanedUnused(std::mem::take(&mut self.done)))
+        Next::Done(Outcome::Unused(std::mem::take(&mut self.unused)))
     }
+}
 
-    /// Deletes an unused resource; a dry run only reports it.
-    fn delete(&mut self, kind: &'static str, id: String) -> Option<Call> {
-        if self.mode == CleanMode::DryRun {
-            self.done.unused.entry(kind).or_default().push(id);
-            return None;
-        }
-        self.step = Step::Deleting(kind);
-        Some(if kind == "ports" { calls::delete_port(&id) } else { calls::delete_floating_ip(&id) })
-    }
+/// Deletion of an unused resource.
+pub fn delete(resource: &CloudResource) -> OneCall<Call, Reply> {
+    let id = resource.id.to_string();
+    let call = if resource.kind == PORTS { calls::delete_port(&id) } else { calls::delete_floating_ip(&id) };
+    OneCall::new("deleting an unused resource", call, |_| Ok(Outcome::Deleted))
 }

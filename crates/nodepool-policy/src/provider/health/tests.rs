@@ -105,7 +105,7 @@ impl Launches {
             timeout: Seconds(1.0),
             boot_timeout: Seconds(1.0),
             zones: Vec::new(),
-            unused_resources: Default::default(),
+            resource_kinds: Vec::new(),
             labels: [("main".into(), labels.into())].into(),
         };
         let facts = ProviderFacts { launch_config: Some(Arc::new(config)), ..ProviderFacts::initial() };

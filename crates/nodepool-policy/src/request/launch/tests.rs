@@ -9,7 +9,7 @@ fn rules() -> LaunchConfig {
         timeout: Seconds(100.0),
         boot_timeout: Seconds(60.0),
         zones: Vec::new(),
-        unused_resources: Default::default(),
+        resource_kinds: Vec::new(),
         labels: Default::default(),
     }
 }

@@ -1,0 +1,313 @@
+//! Unused resources of one provider besides instances: which kinds are listed when, and what is deleted.
+//!
+//! A resource without metadata is deleted if two listings in a row show it unused. One that carries the metadata of a
+//! node needs the proof that an instance needs: a listing shows it, ZooKeeper has no record of the node, and the next
+//! listing shows it, too. Kinds are in the order of deletion, because one resource may hold another: a kind waits while
+//! there is something to delete of an earlier one, and all wait for the leaked instance of their node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::leaks::Proof;
+use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources};
+use nodepool_model::records::ids::{NodeId, ProviderName};
+use nodepool_model::records::time::{MonotonicTime, Seconds};
+
+/// Maximum number of resources without metadata that one listing of a kind deletes.
+const UNMARKED_BUDGET: usize = 100;
+
+#[derive(Debug, Default)]
+pub struct UnusedTracker {
+    /// The kinds that are being listed.
+    listing: Vec<&'static str>,
+    kinds: BTreeMap<&'static str, KindState>,
+}
+
+#[derive(Debug, Default)]
+struct KindState {
+    listed_at: Option<MonotonicTime>,
+    /// Ids of the last listing that may be deleted if the next one shows them, too: all of a kind without metadata, and
+    /// those whose node is proven not to exist.
+    deletable: BTreeSet<String>,
+    /// Resources of the last listing whose node must be proven not to exist.
+    unproven: Vec<CloudResource>,
+}
+
+/// What a listing found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    pub deletions: Vec<CloudResource>,
+    /// Kinds of which none is deleted because there are too many, with their number and the budget.
+    pub exceeded: Vec<(&'static str, usize, usize)>,
+    /// Nodes whose records must be read.
+    pub to_prove: Vec<NodeId>,
+}
+
+/// What is known about a provider besides its resources.
+pub struct Owners<'a> {
+    pub provider: &'a ProviderName,
+    /// Whether the node has a record.
+    pub exists: &'a dyn Fn(&NodeId) -> bool,
+    /// Nodes with a leaked instance, whose other resources wait for it.
+    pub leaked_instances: BTreeSet<NodeId>,
+    /// Number of deletions of things with metadata at once, instances included.
+    pub budget: usize,
+}
+
+impl UnusedTracker {
+    /// The kinds to list now; empty while a listing runs.
+    pub fn due(&mut self, kinds: &[ResourceKind], now: MonotonicTime) -> Vec<&'static str> {
+        self.kinds.retain(|name, _| kinds.iter().any(|kind| kind.name == *name));
+        if !self.listing.is_empty() {
+            return Vec::new();
+        }
+        for kind in kinds {
+            let state = self.kinds.entry(kind.name).or_default();
+            if state.listed_at.is_none_or(|last| (now - last).0 >= kind.interval.0.max(Seconds::ZERO.0)) {
+                state.listed_at = Some(now);
+                self.listing.push(kind.name);
+            }
+        }
+        self.listing.clone()
+    }
+
+    /// The connection to ZooKeeper was lost, so the proofs are void. Times are kept: two listings within one interval
+    /// could see a resource twice that is in use a moment later.
+    pub fn forget_proofs(&mut self, kinds: &[ResourceKind]) {
+        for kind in kinds.iter().filter(|kind| kind.has_metadata) {
+            if let Some(state) = self.kinds.get_mut(kind.name) {
+                (state.deletable, state.unproven) = (BTreeSet::new(), Vec::new());
+            }
+        }
+    }
+
+    /// The listing of the kinds that were due has ended; `None` if it failed.
+    pub fn listed(
+        &mut self,
+        kinds: &[ResourceKind],
+        listing: Option<&UnusedResources>,
+        owners: &Owners<'_>,
+    ) -> Findings {
+        let listed = std::mem::take(&mut self.listing);
+        let mut findings = Findings::default();
+        let Some(listing) = listing else { return findings };
+        let mut marked = Vec::new();
+        let is_complete = |kind: &&ResourceKind| listed.contains(&kind.name) && !listing.failed.contains_key(kind.name);
+        for kind in kinds.iter().filter(is_complete) {
+            let Some(state) = self.kinds.get_mut(kind.name) else { continue };
+            let found: Vec<&CloudResource> = listing.found.iter().filter(|one| one.kind == kind.name).collect();
+            if !kind.has_metadata {
+                state.unmarked_listed(kind.name, &found, &mut findings);
+                continue;
+            }
+            let confirmed = state.marked_listed(&found, owners, &mut findings);
+            // Earlier kinds first: one resource may hold another.
+            if marked.is_empty() {
+                marked = confirmed;
+            }
+        }
+        let number = marked.len() + owners.leaked_instances.len();
+        match marked.first() {
+            Some(first) if number > owners.budget => findings.exceeded.push((first.kind, number, owners.budget)),
+            _ => findings.deletions.append(&mut marked),
+        }
+        findings
+    }
+
+    /// ZooKeeper was read for the nodes of `Findings::to_prove`.
+    pub fn proven(&mut self, proof: &Proof, is_issued: impl Fn(&NodeId) -> bool) {
+        for state in self.kinds.values_mut() {
+            for resource in state.unproven.drain(..) {
+                let Some(node) = resource.node().map(NodeId::from) else { continue };
+                if matches!(proof.nodes.get(&node), Some(None)) && is_issued(&node) {
+                    state.deletable.insert(resource.id.to_string());
+                }
+            }
+        }
+    }
+}
+
+impl KindState {
+    fn unmarked_listed(&mut self, kind: &'static str, found: &[&CloudResource], findings: &mut Findings) {
+        let before = std::mem::replace(&mut self.deletable, found.iter().map(|one| one.id.to_string()).collect());
+        let unused: Vec<CloudResource> =
+            found.iter().filter(|one| before.contains(&one.id.to_string())).map(|one| (*one).clone()).collect();
+        match unused.len() > UNMARKED_BUDGET {
+            true => findings.exceeded.push((kind, unused.len(), UNMARKED_BUDGET)),
+            false => findings.deletions.extend(unused),
+        }
+    }
+
+    /// Returns the resources that both listings and ZooKeeper show to belong to no node.
+    fn marked_listed(
+        &mut self,
+        found: &[&CloudResource],
+        owners: &Owners<'_>,
+        findings: &mut Findings,
+    ) -> Vec<CloudResource> {
+        let unowned = orphans(found.iter().copied(), owners.provider, owners.exists);
+        let before = std::mem::take(&mut self.deletable);
+        self.unproven = unowned.iter().map(|(resource, _)| (*resource).clone()).collect();
+        let nodes: BTreeSet<NodeId> = unowned.iter().map(|(_, node)| node.clone()).collect();
+        findings.to_prove.extend(nodes);
+        let confirmed = unowned.into_iter().filter(|(resource, node)| {
+            before.contains(&resource.id.to_string()) && !owners.leaked_instances.contains(node)
+        });
+        confirmed.map(|(resource, _)| resource.clone()).collect()
+    }
+}
+
+/// The resources with our metadata whose node has no record.
+pub fn orphans<'a>(
+    found: impl Iterator<Item = &'a CloudResource>,
+    provider: &ProviderName,
+    exists: &dyn Fn(&NodeId) -> bool,
+) -> Vec<(&'a CloudResource, NodeId)> {
+    let ours = found.filter(|resource| resource.belongs_to(provider));
+    ours.filter_map(|resource| Some((resource, NodeId::from(resource.node()?))))
+        .filter(|(_, node)| !exists(node))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORTS: ResourceKind =
+        ResourceKind { name: "ports", interval: Seconds(600.0), has_metadata: false, unused: "down" };
+    const NICS: ResourceKind =
+        ResourceKind { name: "nics", interval: Seconds::ZERO, has_metadata: true, unused: "its node does not exist" };
+    const DISKS: ResourceKind = ResourceKind { name: "disks", ..NICS };
+
+    fn of_node(kind: &'static str, id: &str, provider: &str, node: &str) -> CloudResource {
+        let metadata = [("nodepool_provider_name", provider), ("nodepool_node_id", node)];
+        let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        CloudResource { metadata: BTreeMap::from(metadata), ..CloudResource::new(kind, id) }
+    }
+
+    fn listing(found: &[CloudResource]) -> UnusedResources {
+        UnusedResources { found: found.to_vec(), failed: BTreeMap::new() }
+    }
+
+    /// A tracker with its kinds, and nodes that have records.
+    struct Harness {
+        tracker: UnusedTracker,
+        now: MonotonicTime,
+        kinds: Vec<ResourceKind>,
+        nodes: Vec<&'static str>,
+        leaked_instances: Vec<&'static str>,
+    }
+
+    impl Harness {
+        fn new(kinds: &[ResourceKind]) -> Self {
+            Self {
+                tracker: UnusedTracker::default(),
+                now: MonotonicTime::default(),
+                kinds: kinds.to_vec(),
+                nodes: vec!["n1"],
+                leaked_instances: vec![],
+            }
+        }
+
+        /// Lists these resources, and proves what must be proven.
+        fn list(&mut self, found: &[CloudResource]) -> Findings {
+            let exists = |node: &NodeId| self.nodes.contains(&node.as_str());
+            let leaked_instances = self.leaked_instances.iter().map(|node| NodeId::from(*node)).collect();
+            let owners = Owners { provider: &"p".into(), exists: &exists, leaked_instances, budget: 2 };
+            self.now = self.now + Seconds(600.0);
+            self.tracker.due(&self.kinds, self.now);
+            let findings = self.tracker.listed(&self.kinds, Some(&listing(found)), &owners);
+            let nodes = findings.to_prove.iter().map(|node| (node.clone(), None)).collect();
+            let proof = Proof { nodes, issued_ids_below: 0 };
+            self.tracker.proven(&proof, |node| node.as_str() != "unissued");
+            findings
+        }
+
+        fn deleted(&mut self, found: &[CloudResource]) -> Vec<String> {
+            self.list(found).deletions.into_iter().map(|resource| resource.id.to_string()).collect()
+        }
+    }
+
+    #[test]
+    fn kinds_are_listed_at_their_intervals_and_one_listing_at_a_time() {
+        let mut tracker = UnusedTracker::default();
+        let at = |seconds: f64| MonotonicTime::default() + Seconds(seconds);
+        assert_eq!(tracker.due(&[PORTS, NICS], at(0.0)), ["ports", "nics"]);
+        assert!(tracker.due(&[PORTS, NICS], at(60.0)).is_empty());
+        let owners = Owners { provider: &"p".into(), exists: &|_| true, leaked_instances: BTreeSet::new(), budget: 10 };
+        tracker.listed(&[PORTS, NICS], None, &owners);
+        assert_eq!(tracker.due(&[PORTS, NICS], at(120.0)), ["nics"]);
+        tracker.listed(&[PORTS, NICS], None, &owners);
+        assert_eq!(tracker.due(&[PORTS, NICS], at(600.0)), ["ports", "nics"]);
+    }
+
+    #[test]
+    fn what_has_no_metadata_is_deleted_if_two_listings_show_it_unused() {
+        let mut harness = Harness::new(&[PORTS]);
+        let ports: Vec<CloudResource> = (0..101).map(|id| CloudResource::new("ports", format!("{id}"))).collect();
+        assert!(harness.deleted(&ports[..2]).is_empty());
+        assert_eq!(harness.deleted(&ports[1..3]), ["1"]);
+        harness.list(&ports);
+        let findings = harness.list(&ports);
+        assert_eq!((findings.deletions.len(), findings.exceeded), (0, vec![("ports", 101, 100)]));
+    }
+
+    #[test]
+    fn what_has_metadata_is_deleted_only_with_proof() {
+        let mut harness = Harness::new(&[NICS]);
+        let nics = [
+            of_node("nics", "used", "p", "n1"),
+            of_node("nics", "orphan", "p", "n2"),
+            of_node("nics", "foreign", "q", "n2"),
+            of_node("nics", "restored", "p", "unissued"),
+            CloudResource::new("nics", "bare"),
+        ];
+        assert!(harness.deleted(&nics).is_empty());
+        assert_eq!(harness.deleted(&nics), ["orphan"]);
+        harness.tracker.forget_proofs(&[NICS]);
+        assert!(harness.deleted(&nics).is_empty());
+        // A node whose record appears again proves the opposite.
+        harness.nodes.push("n2");
+        assert!(harness.deleted(&nics).is_empty());
+    }
+
+    #[test]
+    fn kinds_are_deleted_in_their_order_and_after_the_instance() {
+        let mut harness = Harness::new(&[NICS, DISKS]);
+        let (nic, disk) = (of_node("nics", "nic", "p", "n2"), of_node("disks", "disk", "p", "n2"));
+        let both = [disk.clone(), nic];
+        harness.leaked_instances = vec!["n2"];
+        harness.list(&both);
+        assert!(harness.deleted(&both).is_empty());
+        harness.leaked_instances.clear();
+        assert_eq!(harness.deleted(&both), ["nic"]);
+        assert_eq!(harness.deleted(&[disk]), ["disk"]);
+    }
+
+    #[test]
+    fn instances_and_resources_share_one_budget() {
+        let mut harness = Harness::new(&[NICS]);
+        let nics = [of_node("nics", "a", "p", "n2"), of_node("nics", "b", "p", "n3")];
+        harness.leaked_instances = vec!["n9"];
+        harness.list(&nics);
+        let findings = harness.list(&nics);
+        assert_eq!((findings.deletions.len(), findings.exceeded), (0, vec![("nics", 3, 2)]));
+        harness.leaked_instances.clear();
+        assert_eq!(harness.deleted(&nics), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_kind_that_was_not_listed_keeps_what_is_known() {
+        let mut harness = Harness::new(&[PORTS]);
+        let port = [CloudResource::new("ports", "a")];
+        harness.list(&port);
+        harness.now = harness.now + Seconds(600.0);
+        harness.tracker.due(&[PORTS], harness.now);
+        let failed = UnusedResources { failed: BTreeMap::from([("ports", "503".to_owned())]), ..listing(&[]) };
+        let owners = Owners { provider: &"p".into(), exists: &|_| true, leaked_instances: BTreeSet::new(), budget: 10 };
+        for listing in [&failed, &listing(&[])] {
+            // The second one is of other kinds.
+            assert_eq!(harness.tracker.listed(&[PORTS], Some(listing), &owners), Findings::default());
+        }
+        assert_eq!(harness.deleted(&port), ["a"]);
+    }
+}
