@@ -250,6 +250,28 @@ fn only_leaked_namespaces_of_ours_are_deleted() {
 }
 
 #[test]
+fn namespaces_of_others_survive_a_launch_of_their_name() {
+    on_real_time(async {
+        let harness = LauncherHarness::start("0.1").await;
+        let admin = Client::connect(&harness.cluster.kubeconfig(), "admin");
+        // The ids of the first nodes are known.
+        let names: Vec<String> = (0..6).map(|node| format!("main-{node:010}")).collect();
+        for name in &names {
+            let labels = json!({"nodepool_provider_name": "other"});
+            let body = json!({"metadata": {"name": name, "labels": labels}});
+            admin.post("/api/v1/namespaces", body).await.expect(201);
+        }
+        let id = harness.consumer.submit_labels(&["ns"]).await;
+        assert_eq!(harness.wait_for_end(&id).await, RequestState::Failed);
+        wait::until("the record to be deleted", TIMEOUT, async || harness.consumer.nodes().await.is_empty()).await;
+        for name in names {
+            let namespace = admin.get(&format!("/api/v1/namespaces/{name}")).await.expect(200);
+            assert_eq!(namespace["status"]["phase"], "Active", "{namespace}");
+        }
+    });
+}
+
+#[test]
 fn a_launcher_that_stops_in_the_middle_makes_nothing_twice() {
     on_real_time(async {
         let mut harness = LauncherHarness::start("1").await;

@@ -78,6 +78,38 @@ fn a_pod_is_ready_however_it_may_be_watched() {
 }
 
 #[test]
+fn looks_at_a_pod_without_a_response_do_not_end_its_launch() {
+    on_real_time(async {
+        for kind in ["closed", "502", "truncated"] {
+            let mut harness = start(&[]).await;
+            let faults =
+                [format!("{kind} times=2 verb=watch resource=pods"), "502 times=1 verb=get resource=pods".to_owned()];
+            harness.cluster.knobs(json!({ "faults": faults })).await;
+            let node = harness.launch("pod", "0000000001").await.unwrap_or_else(|error| panic!("{kind}: {error}"));
+            harness.delete(node).await;
+        }
+    });
+}
+
+#[test]
+fn a_project_that_may_not_be_deleted_keeps_its_record() {
+    on_real_time(async {
+        let mut harness = start(&[]).await;
+        let node = harness.launch("project", "0000000001").await.unwrap();
+        harness.cluster.knobs(json!({"faults": ["403 verb=delete resource=projects"]})).await;
+        let error = harness.provider.run(Job::Delete(node.external_id.clone())).await.unwrap_err();
+        assert!(matches!(error, CloudError::Denied(_)), "{error:?}");
+        // So does one of an account whose credentials are not accepted.
+        harness.cluster.knobs(json!({"faults": ["401 verb=delete resource=projects"]})).await;
+        let error = harness.provider.run(Job::Delete(node.external_id.clone())).await.unwrap_err();
+        assert!(matches!(error, CloudError::Denied(_)), "{error:?}");
+        harness.cluster.knobs(json!({"faults": []})).await;
+        harness.delete(node).await;
+        wait_until_empty(&harness).await;
+    });
+}
+
+#[test]
 fn a_watch_on_a_pod_takes_the_place_of_looks() {
     on_real_time(async {
         let mut harness = start(&[]).await;
@@ -194,11 +226,11 @@ fn a_quota_of_all_projects_limits_the_provider() {
         admin(&harness).post(quotas, json!({"metadata": {"name": "ci"}, "spec": spec})).await.expect(201);
         let status = json!({"total": {"hard": hard, "used": {"pods": "4", "requests.cpu": "1500m"}}});
         admin(&harness).patch(&format!("{quotas}/ci/status"), json!({"status": status})).await.expect(200);
-        // One of the pods and one core are ours. Without a project of ours the limits are still known.
-        for _ in 0..2 {
+        // One of the pods and one core are ours. Without a project of ours only the limits are known.
+        for unmanaged in [(3.0, 0.5), (0.0, 0.0)] {
             let Ok(Outcome::Refreshed(facts, _)) = harness.provider.run(Job::Refresh).await else { panic!("no facts") };
             assert_eq!((facts.limits.get("instances"), facts.limits.get("cores")), (10.0, 6.0));
-            assert_eq!((facts.unmanaged.get("instances"), facts.unmanaged.get("cores")), (3.0, 0.5));
+            assert_eq!((facts.unmanaged.get("instances"), facts.unmanaged.get("cores")), unmanaged);
             assert_eq!(facts.limits.get("ram"), f64::INFINITY);
             let _ = harness.provider.run(Job::Delete(node.external_id.clone())).await;
         }

@@ -37,8 +37,12 @@ providers:
 ";
 
 pub async fn start(pod_start_s: &str) -> LauncherHarness {
+    start_with(pod_start_s, &[]).await
+}
+
+async fn start_with(pod_start_s: &str, more: &[&str]) -> LauncherHarness {
     let flags = ["--openshift", "--project", "shared", "--namespace-delete-s", "0.1", "--pod-start-s", pod_start_s];
-    LauncherHarness::start_with(CONFIG, &flags).await
+    LauncherHarness::start_with(CONFIG, &[&flags, more].concat()).await
 }
 
 #[test]
@@ -61,26 +65,62 @@ fn records_have_what_zuul_reads() {
     });
 }
 
+/// Stops the launcher while nodes of both providers start.
+async fn stop_in_the_middle(flags: &[&str]) {
+    let mut harness = start_with("1", flags).await;
+    let mut ids = Vec::new();
+    for labels in [&["project-pod"][..], &["project", "project-pod"], &["pod", "pod"]] {
+        ids.push(harness.consumer.submit_labels(labels).await);
+    }
+    wait::until("pods of both providers to be created", TIMEOUT, async || {
+        harness.cluster.state().await["objects"]["pods"].as_u64().unwrap_or_default() >= 3
+    })
+    .await;
+    harness.restart();
+    for id in &ids {
+        assert_eq!(harness.wait_for_end(id).await, RequestState::Fulfilled);
+        harness.release(id).await;
+    }
+    harness.wait_until_empty().await;
+    let created = &harness.cluster.state().await["counters"]["created"];
+    assert_eq!((&created["namespaces"], &created["pods"]), (&json!(3), &json!(4)), "{flags:?}: {created}");
+}
+
 #[test]
 fn a_launcher_that_stops_in_the_middle_makes_nothing_twice() {
     on_real_time(async {
-        let mut harness = start("1").await;
-        let mut ids = Vec::new();
-        for labels in [&["project-pod"][..], &["project", "project-pod"], &["pod", "pod"]] {
-            ids.push(harness.consumer.submit_labels(labels).await);
+        for flags in [&[][..], &["--label-projects"], &["--copy-project-labels"]] {
+            stop_in_the_middle(flags).await;
         }
-        wait::until("pods of both providers to be created", TIMEOUT, async || {
-            harness.cluster.state().await["objects"]["pods"].as_u64().unwrap_or_default() >= 3
-        })
-        .await;
-        harness.restart();
-        for id in &ids {
-            assert_eq!(harness.wait_for_end(id).await, RequestState::Fulfilled);
-            harness.release(id).await;
+    });
+}
+
+#[test]
+fn projects_and_pods_of_others_survive_a_launch_of_their_name() {
+    on_real_time(async {
+        let harness = start("0.1").await;
+        let admin = Client::connect(&harness.cluster.kubeconfig(), "admin");
+        let nodepool = Client::connect(&harness.cluster.kubeconfig(), "nodepool");
+        let mut paths = Vec::new();
+        // The ids of the first nodes are known.
+        for node in (0..6).map(|node| format!("{node:010}")) {
+            let project = json!({"metadata": {"name": format!("main-{node}")}, "description": "of another owner"});
+            nodepool.post("/apis/project.openshift.io/v1/projectrequests", project).await.expect(201);
+            paths.push(format!("/api/v1/namespaces/main-{node}"));
+            let container = json!({"name": "c", "image": "busybox"});
+            let pod = json!({"metadata": {"name": format!("pod-{node}")}, "spec": {"containers": [container]}});
+            admin.post("/api/v1/namespaces/shared/pods", pod).await.expect(201);
+            paths.push(format!("/api/v1/namespaces/shared/pods/pod-{node}"));
         }
-        harness.wait_until_empty().await;
-        let created = &harness.cluster.state().await["counters"]["created"];
-        assert_eq!((&created["namespaces"], &created["pods"]), (&json!(3), &json!(4)), "{created}");
+        for label in ["project", "pod"] {
+            let id = harness.consumer.submit_labels(&[label]).await;
+            assert_eq!(harness.wait_for_end(&id).await, RequestState::Failed);
+        }
+        wait::until("the records to be deleted", TIMEOUT, async || harness.consumer.nodes().await.is_empty()).await;
+        for path in paths {
+            let object = admin.get(&path).await.expect(200);
+            assert!(object["metadata"]["deletionTimestamp"].is_null(), "{path}: {object}");
+        }
     });
 }
 

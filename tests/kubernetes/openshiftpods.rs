@@ -114,13 +114,47 @@ fn a_pod_of_a_removed_pool_is_deleted() {
     });
 }
 
+/// Rights of the account `nodepool` in a new namespace.
+async fn grant(cluster: &SimulatedKubernetes, namespace: &str, rules: Value) {
+    let admin = Client::connect(&cluster.kubeconfig(), "admin");
+    admin.post("/api/v1/namespaces", json!({"metadata": {"name": namespace}})).await.expect(201);
+    let rbac = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}");
+    let role = json!({"metadata": {"name": "some"}, "rules": rules});
+    admin.post(&format!("{rbac}/roles"), role).await.expect(201);
+    let binding = json!({
+        "metadata": {"name": "some"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "some"},
+        "subjects": [{"kind": "ServiceAccount", "name": "nodepool", "namespace": "default"}],
+    });
+    admin.post(&format!("{rbac}/rolebindings"), binding).await.expect(201);
+}
+
 #[test]
-fn a_pod_whose_project_is_unknown_keeps_its_record() {
+fn a_pod_in_a_project_that_no_longer_exists_is_gone() {
     on_real_time(async {
         let mut harness = start(&[]).await;
-        let unknown = Job::Delete(ExternalId::text("gone-pod-0000000001"));
-        let error = harness.provider.run(unknown).await.unwrap_err().to_string();
-        assert!(error.contains("its pool is no longer configured"), "{error}");
+        for id in [ExternalId::text("gone-pod-0000000001"), id("gone", "pod-0000000001")] {
+            assert_eq!(harness.provider.run(Job::Delete(id)).await, Ok(Outcome::Deleted));
+        }
+        // This one exists, but the account has lost its rights.
+        let rules = json!([{"apiGroups": ["project.openshift.io"], "resources": ["projects"], "verbs": ["get"]}]);
+        grant(&harness.cluster, "seen", rules).await;
+        for id in [ExternalId::text("seen-pod-0000000001"), id("seen", "pod-0000000001")] {
+            let error = harness.provider.run(Job::Delete(id)).await.unwrap_err().to_string();
+            assert!(error.contains("the account may not look for pod") && error.ends_with("in seen"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn pods_that_may_not_be_watched_are_looked_at() {
+    on_real_time(async {
+        let harness = start(&[]).await;
+        let verbs = json!(["create", "get", "delete"]);
+        grant(&harness.cluster, "unwatched", json!([{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}])).await;
+        let mut both = provider(&harness.cluster.kubeconfig(), &["main", "unwatched"]);
+        let order = launch("kube", "unwatched", "pod", "0000000001", json!({"id": "100-0000000001"}));
+        let node = launched(&mut both, order).await;
+        assert_eq!(both.run(Job::Delete(node.external_id)).await, Ok(Outcome::Deleted));
     });
 }
 

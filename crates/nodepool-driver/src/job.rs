@@ -120,6 +120,9 @@ pub enum Outcome {
 pub enum JobEvent {
     /// An instance or image may exist in the cloud from now on, under this id. An id of several parts may grow.
     InstanceKnown(ExternalId),
+    /// Nothing of this job exists under the id that was reported: the cloud refused to create it, or what has this id
+    /// belongs to others.
+    NoInstance,
     /// The obstacle that holds the job up from now on, in the cloud's own words; `None` if it goes on.
     Waiting(Option<String>),
     Finished(Result<Outcome, CloudError>),

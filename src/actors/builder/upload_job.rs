@@ -286,7 +286,7 @@ async fn send(
                         }
                     }
                 }
-                JobEvent::Waiting(_) => {}
+                JobEvent::NoInstance | JobEvent::Waiting(_) => {}
                 JobEvent::Finished(Ok(Outcome::Uploaded(id))) => return Ok(id),
                 JobEvent::Finished(Ok(_)) => return Err(CloudError::abandoned("the upload ended without an image")),
                 JobEvent::Finished(Err(error)) => return Err(error),

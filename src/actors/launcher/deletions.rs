@@ -145,7 +145,7 @@ impl CleanupWorker {
                 }
                 return true;
             }
-            JobEvent::InstanceKnown(_) => return true,
+            JobEvent::InstanceKnown(_) | JobEvent::NoInstance => return true,
         };
         let Some(InFlightDeletion { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else {
             return true;

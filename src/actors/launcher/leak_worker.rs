@@ -208,8 +208,8 @@ impl LeakWorker {
         self.submit(provider, job, JobPurpose::UnusedDeletion(resource), ctx);
     }
 
-    /// Whether the thing with this key is being deleted, or its deletion has failed a short time ago. A cloud may list an
-    /// instance unchanged after it accepted the deletion.
+    /// Whether the thing with this key is being deleted, or its deletion has failed a short time ago. A cloud may list
+    /// an instance unchanged after it accepted the deletion.
     fn is_held_back(&self, provider: &ProviderName, key: &str) -> bool {
         let is_this = |purpose: &JobPurpose| match purpose {
             JobPurpose::Deletion(candidate) => candidate.external_id.to_string() == key,

@@ -144,10 +144,10 @@ pub struct JobResponder {
 
 impl JobResponder {
     /// Reports the id, and each change of it.
-    pub fn instance_known(&mut self, id: &ExternalId) {
-        if self.known_instance.as_ref() != Some(id) {
-            self.known_instance = Some(id.clone());
-            self.send(JobEvent::InstanceKnown(id.clone()));
+    pub fn instance_known(&mut self, id: Option<&ExternalId>) {
+        if self.known_instance.as_ref() != id {
+            self.known_instance = id.cloned();
+            self.send(id.cloned().map_or(JobEvent::NoInstance, JobEvent::InstanceKnown));
         }
     }
 

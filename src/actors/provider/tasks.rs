@@ -318,7 +318,7 @@ impl<D: Driver> Tasks<D> {
         let next = machine.step(input);
         if let Owner::Submitter(responder) = &mut task.owner {
             responder.log_step(&self.provider, before, machine.label());
-            machine.external_id().into_iter().for_each(|external_id| responder.instance_known(external_id));
+            responder.instance_known(machine.external_id());
             responder.waiting(machine.obstacle());
         }
         self.on_creation(before_id, &task, &machine);

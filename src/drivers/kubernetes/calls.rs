@@ -34,6 +34,8 @@ pub struct Call {
     pub path: String,
     pub body: Option<Value>,
     pub response: Response,
+    /// The cluster forbids what it hides: 403 is no error of the configuration.
+    pub is_hidden_if_forbidden: bool,
 }
 
 /// Form of the response to a successful call.
@@ -93,7 +95,17 @@ impl Call {
 }
 
 fn call(key: &'static str, lane: Lane, method: Method, path: String, body: Option<Value>) -> Call {
-    Call { key, lane, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, method, path, body, response: Response::Object }
+    Call {
+        key,
+        lane,
+        deadline: SHORT_DEADLINE,
+        delay: Seconds::ZERO,
+        method,
+        path,
+        body,
+        response: Response::Object,
+        is_hidden_if_forbidden: false,
+    }
 }
 
 fn creation(key: &'static str, path: String, body: Value) -> Call {
@@ -125,12 +137,20 @@ pub fn request_project(body: Value) -> Call {
     creation("projectrequests.create", PROJECT_REQUESTS.to_owned(), body)
 }
 
+/// OpenShift forbids its users all projects but their own, also those that do not exist, and their own ones as soon as
+/// they are being deleted.
 pub fn project(name: &str) -> Call {
-    read("projects.get", format!("{PROJECTS}/{name}"))
+    Call { is_hidden_if_forbidden: true, ..read("projects.get", format!("{PROJECTS}/{name}")) }
 }
 
 pub fn delete_project(name: &str) -> Call {
-    call("projects.delete", Lane::Change, Method::DELETE, format!("{PROJECTS}/{name}"), None)
+    let call = call("projects.delete", Lane::Change, Method::DELETE, format!("{PROJECTS}/{name}"), None);
+    Call { is_hidden_if_forbidden: true, ..call }
+}
+
+/// All projects that the account may see.
+pub fn visible_projects() -> Call {
+    call("projects.list", Lane::Read, Method::GET, PROJECTS.to_owned(), None)
 }
 
 /// Changes labels of a namespace; the others stay.
@@ -176,10 +196,16 @@ pub fn pod(namespace: &str, name: &str) -> Call {
     read("pods.get", format!("{NAMESPACES}/{namespace}/pods/{name}"))
 }
 
+/// The same in a project that may be hidden.
+pub fn pod_if_visible(project: &str, name: &str) -> Call {
+    Call { is_hidden_if_forbidden: true, ..pod(project, name) }
+}
+
 pub fn delete_pod(namespace: &str, name: &str) -> Call {
     let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": GRACE_PERIOD_S});
     let path = format!("{NAMESPACES}/{namespace}/pods/{name}");
-    call("pods.delete", Lane::Change, Method::DELETE, path, Some(options))
+    let call = call("pods.delete", Lane::Change, Method::DELETE, path, Some(options));
+    Call { is_hidden_if_forbidden: true, ..call }
 }
 
 /// The quotas of a project of its own.
@@ -262,7 +288,7 @@ pub fn watch(source: &Source, selector: &str, version: &str, is_first: bool) -> 
         Source::Projects => "projects.watch",
         Source::Pods | Source::PodsOf(_) => "pods.watch",
     };
-    let mut query = watch_query(WATCH_DURATION_S, Some(if source.has_versions() { version } else { "0" }));
+    let mut query = watch_query(WATCH_DURATION_S, Some(version));
     query.append_pair("allowWatchBookmarks", "true");
     if source.has_labels() {
         query.append_pair("labelSelector", selector);

@@ -134,6 +134,11 @@ impl Connected {
             };
         }
         match rejection(status, &headers, &body) {
+            Rejection::Error(CloudError::Denied(text))
+                if call.is_hidden_if_forbidden && status == StatusCode::FORBIDDEN =>
+            {
+                Ok(Reply::Rejected(Rejection::Hidden(text)))
+            }
             Rejection::Error(CloudError::Outage { detail, .. }) if changes => Ok(Reply::Lost(detail)),
             Rejection::Error(error) => Err(error),
             other => Ok(Reply::Rejected(other)),

@@ -1,6 +1,6 @@
 //! State that the state machines of one provider share: its settings, and the last observation of its pods.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -13,6 +13,7 @@ use super::own_login;
 use super::watch::Objects;
 use nodepool_driver::facts::{PoolQuota, ProviderFacts};
 use nodepool_model::records::ids::{ExternalId, LabelName, PoolName, ProviderName};
+use nodepool_model::records::resources::Resources;
 
 pub struct ProviderContext {
     pub provider: ProviderName,
@@ -31,6 +32,7 @@ pub struct ProviderContext {
     refuses_labels: AtomicBool,
     refuses_quotas: AtomicBool,
     quota: Mutex<Option<PoolQuota>>,
+    unwatched: Mutex<BTreeSet<String>>,
 }
 
 impl ProviderContext {
@@ -47,6 +49,7 @@ impl ProviderContext {
             refuses_labels: AtomicBool::new(false),
             refuses_quotas: AtomicBool::new(false),
             quota: Mutex::default(),
+            unwatched: Mutex::default(),
         }
     }
 
@@ -100,11 +103,24 @@ impl ProviderContext {
         !self.refuses_quotas.swap(true, Ordering::Relaxed)
     }
 
-    /// The last known quota of all projects, after a look that found this one.
-    pub fn remember_quota(&self, found: Option<PoolQuota>) -> Option<PoolQuota> {
-        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
-        *quota = found.or(quota.take());
-        quota.clone()
+    /// The quota of all projects, after a look that found this one, or none.
+    pub fn set_quota(&self, found: Option<PoolQuota>) {
+        *self.quota.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// The quota of all projects as last seen. Who used what of it then is unknown now.
+    pub fn last_quota(&self) -> Option<PoolQuota> {
+        let quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        quota.as_ref().map(|quota| PoolQuota { limits: quota.limits.clone(), unmanaged: Resources::none() })
+    }
+
+    /// The projects whose pods no watch shows, because the account may not watch them.
+    pub fn set_unwatched(&self, projects: BTreeSet<String>) {
+        *self.unwatched.lock().unwrap_or_else(PoisonError::into_inner) = projects;
+    }
+
+    pub fn is_unwatched(&self, project: &str) -> bool {
+        self.unwatched.lock().unwrap_or_else(PoisonError::into_inner).contains(project)
     }
 
     /// The account's own login as of now, which is handed out with pods in shared projects.

@@ -27,6 +27,8 @@ pub enum Rejection {
     NamespaceTerminating,
     /// The same request may succeed after this time: an object that it needs is not complete yet.
     NotYet(Seconds),
+    /// A project that does not exist, or that OpenShift hides from this account.
+    Hidden(String),
     /// The credentials are not accepted.
     Unauthorized(String),
     Error(CloudError),

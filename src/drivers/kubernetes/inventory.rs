@@ -98,12 +98,10 @@ pub fn labels_of(object: &Value) -> BTreeMap<String, String> {
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// The labels of an object, or what the description of a project says instead of them.
+/// The labels of an object, with what the description of a project says besides.
 pub fn marks_of(object: &Value) -> BTreeMap<String, String> {
-    let mut marks = labels_of(object);
-    if !marks.contains_key("nodepool_node_id") {
-        marks.extend(objects::marks_of_description(object));
-    }
+    let mut marks = objects::marks_of_description(object);
+    marks.extend(labels_of(object));
     marks
 }
 

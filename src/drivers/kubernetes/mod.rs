@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{Driver, NeedsReopen};
+use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::Inventory;
@@ -164,6 +164,10 @@ impl Driver for Kubernetes {
     async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
         if call.delay > Seconds::ZERO {
             tokio::time::sleep(call.delay.to_duration()).await;
+            // The session was alive before the delay.
+            if call.is_mutating() {
+                guard.wait_until_allowed().await;
+            }
         }
         self.connect().await?;
         self.cluster.send(&call, &self.watches, guard).await

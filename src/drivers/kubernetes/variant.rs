@@ -1,7 +1,6 @@
 //! The three drivers of this module. They share client, watches, pods and settings, and differ in what a node is.
 
 use super::calls::{self, Call};
-use nodepool_driver::error::CloudError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
@@ -47,11 +46,5 @@ impl Variant {
 
     pub fn delete_home(self, name: &str) -> Call {
         if self.is_openshift() { calls::delete_project(name) } else { calls::delete_namespace(name) }
-    }
-
-    /// Whether a namespace or project that could not be read does not exist. OpenShift forbids its users all projects
-    /// but their own, also those that do not exist, and their own ones as soon as they are being deleted.
-    pub fn is_missing(self, error: &CloudError) -> bool {
-        matches!(error, CloudError::NotFound(_)) || self.is_openshift() && matches!(error, CloudError::Denied(_))
     }
 }

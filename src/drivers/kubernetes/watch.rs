@@ -40,6 +40,12 @@ impl Objects {
         self.versions.get(source).map(String::as_str)
     }
 
+    /// Forgets the objects of a source that is no longer known.
+    pub fn forget(&mut self, source: &Source) {
+        self.objects.remove(source);
+        self.versions.remove(source);
+    }
+
     /// The next watch begins with a list.
     pub fn forget_versions(&mut self) {
         self.versions.clear();

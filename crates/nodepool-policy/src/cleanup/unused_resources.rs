@@ -32,7 +32,7 @@ struct KindState {
     unproven: Vec<CloudResource>,
 }
 
-/// What a listing found.
+/// The result of a listing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     pub deletions: Vec<CloudResource>,
@@ -42,7 +42,7 @@ pub struct Findings {
     pub to_prove: Vec<NodeId>,
 }
 
-/// What is known about a provider besides its resources.
+/// The nodes that own the resources of a provider, and how many may be deleted.
 pub struct Owners<'a> {
     pub provider: &'a ProviderName,
     /// Whether the node has a record.

@@ -389,6 +389,6 @@ fn effect_of(node: NodeId, effect: LaunchEffect) -> Option<Effect> {
         LaunchEffect::ShowConsole { external_id, text } => Some(Effect::ShowConsole { node, external_id, text }),
         LaunchEffect::Report { result, took, zone } => Some(Effect::Report { node, result, took, zone }),
         // The fulfillment handles these itself.
-        LaunchEffect::SaveId(_) | LaunchEffect::Finished(_) => None,
+        LaunchEffect::SaveId(_) | LaunchEffect::ForgetId | LaunchEffect::Finished(_) => None,
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 pub use self::finish::Finish;
 use super::handler::allocate;
-use super::launch::{Launch, LaunchEffect, LaunchEvent, LaunchOutcome, OnRefusal};
+use super::launch::{Launch, LaunchEffect, LaunchEvent, LaunchOutcome, OnRefusal, RecordedId};
 use super::node_updates::{LaunchedInstance, new_node, request_properties, resources, state_change};
 use super::requested_node::{PriorInstance, RequestedNode, RequestedNodeState, UploadRef, WriteState};
 use super::resumable::ResumableRequest;
@@ -270,7 +270,7 @@ impl Fulfillment {
         for entry in
             self.requested_nodes.iter_mut().filter(|entry| matches!(entry.state, RequestedNodeState::Unassigned))
         {
-            entry.state = RequestedNodeState::Failed(None);
+            entry.state = RequestedNodeState::Failed(RecordedId::Unchanged);
         }
         self.failure = Some(reason);
     }
@@ -380,7 +380,7 @@ impl Fulfillment {
             let (RequestedNodeState::New, Some(node)) = (&entry.state, entry.node.clone()) else { continue };
             let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&entry.label)) else {
                 // A reload has just removed the label.
-                entry.state = RequestedNodeState::Failed(None);
+                entry.state = RequestedNodeState::Failed(RecordedId::Unchanged);
                 continue;
             };
             let order = LaunchOrder {
@@ -421,10 +421,10 @@ impl Fulfillment {
         let RequestedNodeState::Launching(launch) = &mut entry.state else { return Vec::new() };
         let (mut effects, mut needs_write) = (Vec::new(), false);
         let launch_effects = launch.step(event, inputs.monotonic_now);
-        let external_id = launch.external_id().cloned();
+        let recorded_id = launch.recorded_id();
         for effect in launch_effects {
             match effect {
-                LaunchEffect::SaveId(_) => needs_write = true,
+                LaunchEffect::SaveId(_) | LaunchEffect::ForgetId => needs_write = true,
                 LaunchEffect::Finished(LaunchOutcome::Ready { instance, host_keys }) => {
                     let launched = Box::new(LaunchedInstance { instance: *instance, host_keys });
                     entry.state = RequestedNodeState::Ready { launched, is_saved: false };
@@ -435,11 +435,11 @@ impl Fulfillment {
                 }
                 LaunchEffect::Finished(LaunchOutcome::Failed(error)) => {
                     self.failure = Some(error.to_string());
-                    entry.state = RequestedNodeState::Failed(external_id);
+                    entry.state = RequestedNodeState::Failed(recorded_id);
                     break;
                 }
                 LaunchEffect::Finished(LaunchOutcome::Abandoned) => {
-                    entry.state = RequestedNodeState::Failed(external_id);
+                    entry.state = RequestedNodeState::Failed(recorded_id);
                     break;
                 }
                 LaunchEffect::Finished(LaunchOutcome::Aborted(_)) => {
@@ -452,7 +452,7 @@ impl Fulfillment {
                     if self.zone.is_some() && self.missing_zones.contains(&zone) =>
                 {
                     self.failure = Some(CloudError::NoZone(zone).to_string());
-                    entry.state = RequestedNodeState::Failed(external_id);
+                    entry.state = RequestedNodeState::Failed(recorded_id);
                     break;
                 }
                 LaunchEffect::Finished(LaunchOutcome::NoZone(zone)) => {

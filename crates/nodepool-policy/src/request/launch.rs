@@ -55,6 +55,8 @@ pub enum LaunchEffect {
     },
     /// Write the instance id at once, so that a crash cannot lose the instance.
     SaveId(ExternalId),
+    /// Remove the instance id at once, so that what has it is not deleted with the node.
+    ForgetId,
     /// An attempt finished: its statsd result, the duration of the launch so far, and the zone of its instance.
     Report {
         result: &'static str,
@@ -62,6 +64,16 @@ pub enum LaunchEffect {
         zone: Option<String>,
     },
     Finished(LaunchOutcome),
+}
+
+/// The instance id that the record of a launched node should have.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RecordedId {
+    Known(ExternalId),
+    /// None, although one was written.
+    Void,
+    /// The one that it has.
+    Unchanged,
 }
 
 /// Target of the host key scan of one attempt.
@@ -107,6 +119,8 @@ pub struct Launch {
     #[serde(skip)]
     attempt_started_at: MonotonicTime,
     external_id: Option<ExternalId>,
+    /// The reported id is no instance of ours.
+    is_id_void: bool,
     /// The obstacle that holds the attempt up, in the cloud's own words.
     obstacle: Option<String>,
     stage: Stage,
@@ -181,9 +195,19 @@ impl Launch {
             started_at: now,
             attempt_started_at: now,
             obstacle: None,
+            is_id_void: false,
             stage: Stage::Creating,
         };
         (launch, vec![LaunchEffect::Submit(job)])
+    }
+
+    /// The instance id for the node's record.
+    pub fn recorded_id(&self) -> RecordedId {
+        match &self.external_id {
+            Some(id) => RecordedId::Known(id.clone()),
+            None if self.is_id_void => RecordedId::Void,
+            None => RecordedId::Unchanged,
+        }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -230,6 +254,7 @@ impl Launch {
     pub fn step(&mut self, event: LaunchEvent, now: MonotonicTime) -> Vec<LaunchEffect> {
         match event {
             LaunchEvent::JobUpdate(JobEvent::InstanceKnown(id)) => self.note_id(id),
+            LaunchEvent::JobUpdate(JobEvent::NoInstance) => self.forget_id(),
             LaunchEvent::JobUpdate(JobEvent::Waiting(obstacle)) => {
                 self.obstacle = obstacle;
                 Vec::new()
@@ -251,8 +276,13 @@ impl Launch {
         if self.external_id.as_ref() == Some(&id) {
             return Vec::new();
         }
-        self.external_id = Some(id.clone());
+        (self.external_id, self.is_id_void) = (Some(id.clone()), false);
         vec![LaunchEffect::SaveId(id)]
+    }
+
+    fn forget_id(&mut self) -> Vec<LaunchEffect> {
+        (self.external_id, self.is_id_void) = (None, true);
+        vec![LaunchEffect::ForgetId]
     }
 
     fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: MonotonicTime) -> Vec<LaunchEffect> {

@@ -1,6 +1,7 @@
 //! Changes to a node's record during its launch.
 
 use super::handler::allocate;
+use super::launch::RecordedId;
 use crate::inputs::Inputs;
 use crate::scheduler::pool_context::PoolContext;
 use nodepool_driver::instance::Instance;
@@ -57,7 +58,16 @@ pub(crate) fn request_properties(id: &RequestId, request: &NodeRequest) -> serde
     })
 }
 
-pub(crate) fn id_value(id: &ExternalId) -> Json {
+/// The value of a record's `external_id`; `None` if it stays as it is.
+pub(crate) fn id_value(id: &RecordedId) -> Option<Json> {
+    match id {
+        RecordedId::Known(id) => Some(known_id_value(id)),
+        RecordedId::Void => Some(Json::default()),
+        RecordedId::Unchanged => None,
+    }
+}
+
+fn known_id_value(id: &ExternalId) -> Json {
     serde_json::to_value(id).unwrap_or_default().into()
 }
 
@@ -96,7 +106,7 @@ pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, inputs: &
     let stored = own_node(node, inputs)?;
     Some(stored.change(node.clone(), |record| {
         let instance = &launched.instance;
-        record.external_id = id_value(&instance.external_id);
+        record.external_id = known_id_value(&instance.external_id);
         record.interface_ip = instance.interface_ip.clone();
         record.public_ipv4 = instance.public_ipv4.clone();
         record.public_ipv6 = instance.public_ipv6.clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::launch::Launch;
+use super::launch::{Launch, RecordedId};
 use super::node_updates::{LaunchedInstance, id_value, ready_change};
 use crate::inputs::Inputs;
 use nodepool_driver::job::LaunchOrder;
@@ -85,7 +85,7 @@ pub(crate) enum RequestedNodeState {
         is_saved: bool,
     },
     /// The launch failed; the id is that of an instance that may still exist.
-    Failed(#[serde(skip)] Option<ExternalId>),
+    Failed(#[serde(skip)] RecordedId),
     Aborted,
 }
 
@@ -122,8 +122,8 @@ impl RequestedNode {
         }
         let change = match &mut self.state {
             RequestedNodeState::Launching(launch) => {
-                let id = launch.external_id()?;
-                inputs.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
+                let id = id_value(&launch.recorded_id())?;
+                inputs.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id)
             }
             RequestedNodeState::Ready { launched, is_saved } => {
                 // While the snapshot lacks the node, nothing is written; finishing the request writes the node.

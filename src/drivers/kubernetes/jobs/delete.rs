@@ -6,7 +6,7 @@ use tracing::warn;
 
 use crate::kubernetes::calls::{Call, Reply};
 use crate::kubernetes::context::ProviderContext;
-use crate::kubernetes::errors::failed;
+use crate::kubernetes::errors::{Rejection, failed};
 use crate::kubernetes::inventory::is_being_deleted;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
@@ -23,6 +23,8 @@ pub struct DeleteNode {
     id: ExternalId,
     /// The cluster has accepted the request.
     was_accepted: bool,
+    /// The refusal of the request, in the cluster's words.
+    refusal: Option<String>,
     /// Whether the last inventory had the namespace, so that one without it will follow.
     is_listed: bool,
     step: Step,
@@ -40,7 +42,7 @@ enum Step {
 
 impl DeleteNode {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        Self { context, id, was_accepted: false, is_listed: false, step: Step::Begin }
+        Self { context, id, was_accepted: false, refusal: None, is_listed: false, step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {
@@ -62,11 +64,14 @@ impl DeleteNode {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.delete(),
-            (Step::Deleting | Step::Checking, Input::Reply(Err(error)))
-                if self.context.settings.variant.is_missing(&error) =>
-            {
-                self.on_missing(&error)
+            (Step::Deleting | Step::Checking, Input::Reply(Err(CloudError::NotFound(_)))) => {
+                Next::Done(Outcome::Deleted)
             }
+            (Step::Deleting, Input::Reply(Ok(Reply::Rejected(Rejection::Hidden(text))))) => {
+                self.refusal = Some(text);
+                self.check(Seconds::ZERO)
+            }
+            (Step::Checking, Input::Reply(Ok(Reply::Rejected(Rejection::Hidden(_))))) => self.on_hidden(),
             // The namespace is being deleted already if the request was rejected.
             (Step::Deleting, Input::Reply(Ok(_))) => {
                 self.was_accepted = true;
@@ -76,7 +81,10 @@ impl DeleteNode {
             (Step::Checking, Input::Reply(Ok(Reply::Object(namespace)))) => {
                 // Otherwise the request was lost.
                 if !is_being_deleted(&namespace) {
-                    return self.delete();
+                    return match self.refusal.take() {
+                        Some(text) => Next::Failed(CloudError::Denied(text)),
+                        None => self.delete(),
+                    };
                 }
                 if self.is_listed { self.observe() } else { self.check(CHECK_DELAY) }
             }
@@ -90,10 +98,11 @@ impl DeleteNode {
         self.call(Step::Deleting, call)
     }
 
-    fn on_missing(&self, error: &CloudError) -> Next<Call> {
+    /// The project does not exist, or OpenShift hides it because it is being deleted.
+    fn on_hidden(&self) -> Next<Call> {
         // Without an accepted request before, it may also belong to the account that an earlier kubeconfig had.
-        if matches!(error, CloudError::Denied(_)) && !self.was_accepted {
-            warn!(provider = %self.context.provider, external_id = %self.id, %error, "the project is not visible to this account, so it counts as deleted");
+        if let Some(error) = self.refusal.as_ref().filter(|_| !self.was_accepted) {
+            warn!(provider = %self.context.provider, external_id = %self.id, error, "the project is not visible to this account, so it counts as deleted");
         }
         Next::Done(Outcome::Deleted)
     }

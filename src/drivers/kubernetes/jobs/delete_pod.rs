@@ -1,11 +1,15 @@
 //! Deletion of a node that is a pod in a shared project. The job ends when the pod no longer exists.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use serde_json::Value;
+use tracing::warn;
 
 use crate::kubernetes::calls::{self, Call, Reply};
 use crate::kubernetes::context::ProviderContext;
-use crate::kubernetes::errors::failed;
-use crate::kubernetes::inventory::{is_being_deleted, labels_of};
+use crate::kubernetes::errors::{Rejection, failed};
+use crate::kubernetes::inventory::{is_being_deleted, labels_of, name_of};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
@@ -19,11 +23,13 @@ const CHECK_DELAY: Seconds = Seconds(1.0);
 pub struct DeletePod {
     context: Arc<ProviderContext>,
     id: ExternalId,
-    /// The pods that the id may mean, the next one last. Several only for ids of Nodepool 11.
-    candidates: Vec<PodName>,
+    /// The pods that the id may mean, the next one first. Several only for ids of Nodepool 11.
+    candidates: VecDeque<PodName>,
     pod: PodName,
-    /// A project that could not be searched, with the cluster's words.
-    refusal: Option<String>,
+    /// Projects that are not visible: they may not exist, or the account may have lost its rights.
+    hidden: Vec<String>,
+    /// Whether a project of the configuration was searched.
+    was_found: bool,
     /// Whether the last inventory had the pod, so that one without it will follow.
     is_listed: bool,
     step: Step,
@@ -43,20 +49,30 @@ enum Step {
     Awaiting,
     /// Inventories lack the pod, or its deletion was requested with an unclear result: only the API tells.
     Checking,
+    /// Whether a project that is not visible exists.
+    ListingProjects,
     Finished,
 }
 
 impl DeletePod {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        let pools: Vec<&PoolName> = context.settings.pools.keys().collect();
-        let candidates = candidates(&id, &pools);
-        Self { context, id, candidates, pod: PodName::default(), refusal: None, is_listed: false, step: Step::Begin }
+        let candidates = candidates(&id, &context.settings.pools.keys().collect::<Vec<_>>());
+        Self {
+            context,
+            id,
+            candidates,
+            pod: PodName::default(),
+            hidden: Vec::new(),
+            was_found: false,
+            is_listed: false,
+            step: Step::Begin,
+        }
     }
 
     pub fn label(&self) -> &'static str {
         match self.step {
             Step::Begin | Step::Deleting => "deleting the pod",
-            Step::Searching => "looking for the pod",
+            Step::Searching | Step::ListingProjects => "looking for the pod",
             Step::Awaiting | Step::Checking => "waiting for the end of the pod",
             Step::Finished => "ended",
         }
@@ -65,18 +81,22 @@ impl DeletePod {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
-            (Step::Searching, Input::Reply(Ok(Reply::Object(pod)))) => {
-                let labels = labels_of(&pod);
-                let is_ours = labels
-                    .get("nodepool_provider_name")
-                    .is_some_and(|name| name == self.context.provider.as_str())
-                    && labels.get("nodepool_node_id").is_some_and(|node| self.pod.pod.ends_with(&format!("-{node}")));
-                if is_ours { self.delete() } else { self.search() }
-            }
-            (Step::Searching, Input::Reply(Err(CloudError::NotFound(_)))) => self.search(),
-            (Step::Searching, Input::Reply(Err(CloudError::Denied(text)))) => {
-                self.refusal = Some(text);
+            (Step::Searching, Input::Reply(Ok(Reply::Object(pod)))) if self.is_ours(&pod) => self.delete(),
+            (Step::Searching, Input::Reply(Ok(Reply::Object(_)) | Err(CloudError::NotFound(_)))) => {
+                self.was_found |= self.is_configured();
                 self.search()
+            }
+            (
+                Step::Searching | Step::Deleting | Step::Checking,
+                Input::Reply(Ok(Reply::Rejected(Rejection::Hidden(_)))),
+            ) => {
+                self.hidden.push(self.pod.project.clone());
+                self.search()
+            }
+            (Step::ListingProjects, Input::Reply(Ok(Reply::Object(list)))) => self.on_projects(&list),
+            // The cluster is no OpenShift.
+            (Step::ListingProjects, Input::Reply(Err(CloudError::NotFound(_) | CloudError::Denied(_)))) => {
+                if self.was_found { Next::Done(Outcome::Deleted) } else { self.fail_as_hidden() }
             }
             (Step::Deleting | Step::Checking, Input::Reply(Err(CloudError::NotFound(_)))) => {
                 Next::Done(Outcome::Deleted)
@@ -93,34 +113,63 @@ impl DeletePod {
     }
 
     fn begin(&mut self) -> Next<Call> {
-        match self.candidates.as_slice() {
-            [] => Next::Failed(CloudError::not_found(format!("{} is no id of a pod", self.id))),
-            [only] if matches!(self.id, ExternalId::Object(_)) || self.is_configured(&only.project) => {
-                self.pod = only.clone();
+        match (self.candidates.pop_front(), &self.id) {
+            (None, _) => Next::Failed(CloudError::not_found(format!("{} is no id of a pod", self.id))),
+            (Some(pod), ExternalId::Object(_)) => {
+                self.pod = pod;
                 self.delete()
             }
-            _ => self.search(),
+            (Some(pod), ExternalId::Text(_)) => {
+                self.candidates.push_front(pod);
+                self.search()
+            }
         }
     }
 
-    fn is_configured(&self, project: &str) -> bool {
-        self.context.settings.pools.keys().any(|pool| pool.as_str() == project)
+    fn is_ours(&self, pod: &Value) -> bool {
+        let labels = labels_of(pod);
+        labels.get("nodepool_provider_name").is_some_and(|name| name == self.context.provider.as_str())
+            && labels.get("nodepool_node_id").is_some_and(|node| self.pod.pod.ends_with(&format!("-{node}")))
+    }
+
+    fn is_configured(&self) -> bool {
+        self.context.settings.pools.keys().any(|pool| pool.as_str() == self.pod.project)
     }
 
     /// Looks at the next pod that the id may mean.
     fn search(&mut self) -> Next<Call> {
-        match (self.candidates.pop(), self.refusal.take()) {
-            (Some(next), refusal) => {
-                (self.pod, self.refusal) = (next, refusal);
-                let call = calls::pod(&self.pod.project, &self.pod.pod);
-                self.call(Step::Searching, call)
+        let call = match self.candidates.pop_front() {
+            Some(next) => {
+                self.pod = next;
+                self.step = Step::Searching;
+                calls::pod_if_visible(&self.pod.project, &self.pod.pod)
             }
-            (None, None) => Next::Done(Outcome::Deleted),
-            (None, Some(text)) => Next::Failed(CloudError::Denied(format!(
-                "the project of {} is unknown, because its pool is no longer configured, and cannot be searched for: {text}",
-                self.id
-            ))),
+            None if self.hidden.is_empty() => return Next::Done(Outcome::Deleted),
+            None => {
+                self.step = Step::ListingProjects;
+                calls::visible_projects()
+            }
+        };
+        Next::Call(call)
+    }
+
+    /// A project that the account should see in this list, but does not, does not exist.
+    fn on_projects(&self, list: &Value) -> Next<Call> {
+        let Some(projects) = list["items"].as_array() else {
+            return Next::Failed(failed("a list has no items".to_owned()));
+        };
+        let exists = |hidden: &&String| projects.iter().any(|project| name_of(project) == hidden.as_str());
+        let is_complete = list["metadata"]["continue"].as_str().is_none_or(str::is_empty);
+        if !is_complete || self.hidden.iter().any(|hidden| exists(&hidden)) {
+            return self.fail_as_hidden();
         }
+        warn!(provider = %self.context.provider, external_id = %self.id, projects = self.hidden.join(", "), "the account sees no such project, so the pod counts as deleted");
+        Next::Done(Outcome::Deleted)
+    }
+
+    fn fail_as_hidden(&self) -> Next<Call> {
+        let projects = self.hidden.join(", ");
+        Next::Failed(CloudError::Denied(format!("the account may not look for pod {} in {projects}", self.id)))
     }
 
     fn delete(&mut self) -> Next<Call> {
@@ -155,8 +204,8 @@ impl DeletePod {
 }
 
 /// The pods that an id may mean. Nodepool 11 joins project, label and node id with hyphens, which project and label may
-/// contain: the projects of the configuration, the longest one last, or else every way to take it apart.
-fn candidates(id: &ExternalId, pools: &[&PoolName]) -> Vec<PodName> {
+/// contain: first the projects of the configuration, the longest one first, then every other way to take it apart.
+fn candidates(id: &ExternalId, pools: &[&PoolName]) -> VecDeque<PodName> {
     let name = |project: &str, pod: &str| PodName { project: project.to_owned(), pod: pod.to_owned() };
     let text = match id {
         ExternalId::Text(text) => text,
@@ -166,15 +215,14 @@ fn candidates(id: &ExternalId, pools: &[&PoolName]) -> Vec<PodName> {
             return pod.map(|(project, pod)| name(project, pod)).into_iter().collect();
         }
     };
-    let is_configured = |project: &str| pools.iter().any(|pool| pool.as_str() == project);
-    let Some((both, node)) = text.rsplit_once('-') else { return Vec::new() };
+    let Some((both, node)) = text.rsplit_once('-') else { return VecDeque::new() };
     if !node.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Vec::new();
+        return VecDeque::new();
     }
-    let split = both.match_indices('-').map(|(index, _)| name(&text[..index], &text[index + 1..]));
-    let all: Vec<PodName> = split.filter(|pod| !pod.project.is_empty() && !pod.pod.starts_with('-')).collect();
-    let configured: Vec<PodName> = all.iter().filter(|pod| is_configured(&pod.project)).cloned().collect();
-    if configured.is_empty() { all } else { configured }
+    let split = both.rmatch_indices('-').map(|(index, _)| name(&text[..index], &text[index + 1..]));
+    let mut all: Vec<PodName> = split.filter(|pod| !pod.project.is_empty() && !pod.pod.starts_with('-')).collect();
+    all.sort_by_key(|pod| !pools.iter().any(|pool| pool.as_str() == pod.project));
+    all.into()
 }
 
 #[cfg(test)]
@@ -197,9 +245,10 @@ mod tests {
     #[test]
     fn an_id_of_nodepool_11_is_taken_apart_by_the_names_of_pools() {
         let id = ExternalId::text("a-b-pod-0000000001");
-        assert_eq!(meant(&id, &["a-b", "x"]), ["a-b/pod-0000000001"]);
-        assert_eq!(meant(&id, &["a", "a-b"]), ["a/b-pod-0000000001", "a-b/pod-0000000001"]);
-        assert_eq!(meant(&id, &["x"]), ["a/b-pod-0000000001", "a-b/pod-0000000001"]);
+        assert_eq!(meant(&id, &["a", "x"]), ["a/b-pod-0000000001", "a-b/pod-0000000001"]);
+        for pools in [&["a", "a-b"][..], &["a-b"], &[]] {
+            assert_eq!(meant(&id, pools), ["a-b/pod-0000000001", "a/b-pod-0000000001"]);
+        }
         assert!(meant(&ExternalId::text("0000000001"), &["x"]).is_empty());
     }
 }

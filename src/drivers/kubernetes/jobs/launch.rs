@@ -90,9 +90,9 @@ enum Step {
 enum Part {
     /// The namespace or project.
     Namespace,
+    Account,
     /// The labels of a project.
     Labels,
-    Account,
     Secret,
     Role,
     Binding,
@@ -148,21 +148,25 @@ impl LaunchNode {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::ReadingNamespace, Input::Reply(Ok(Reply::Object(namespace)))) => self.on_existing(&namespace),
-            (Step::ReadingNamespace, Input::Reply(Err(error))) if self.variant().is_missing(&error) => {
-                self.on_hidden(&error)
-            }
+            (Step::ReadingNamespace, Input::Reply(Err(CloudError::NotFound(_)))) => self.create(Part::Namespace),
+            (Step::ReadingNamespace, Input::Reply(Ok(Reply::Rejected(Rejection::Hidden(_))))) => self.on_hidden(),
             (Step::Creating(part), Input::Reply(reply)) => self.on_created(part, reply),
             (Step::Recovering(Part::Namespace), Input::Reply(Ok(Reply::Object(namespace)))) => {
                 self.on_existing(&namespace)
             }
-            (Step::Recovering(Part::Namespace), Input::Reply(Err(error))) if self.variant().is_missing(&error) => {
-                self.create(Part::Namespace)
-            }
+            (
+                Step::Recovering(Part::Namespace),
+                Input::Reply(Err(CloudError::NotFound(_)) | Ok(Reply::Rejected(Rejection::Hidden(_)))),
+            ) => self.create(Part::Namespace),
             (Step::Recovering(part), Input::Reply(Ok(Reply::Object(_)))) => self.create(part),
             (Step::ReadingToken(waited, delay), Input::Reply(Ok(Reply::Object(secret)))) => {
                 self.on_secret(waited, delay, &secret)
             }
             (Step::ReadingToken(waited, delay), Input::Reply(Err(CloudError::NotFound(_)))) => {
+                self.on_secret(waited, delay, &Value::Null)
+            }
+            (Step::ReadingToken(waited, delay), Input::Reply(Err(CloudError::Denied(_)))) if self.may_be_refused() => {
+                self.refused += 1;
                 self.on_secret(waited, delay, &Value::Null)
             }
             (Step::AwaitingPod, input) => self.on_pod(input),
@@ -219,16 +223,13 @@ impl LaunchNode {
         Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail })
     }
 
-    /// The namespace that was to be read does not exist, or is not visible.
-    fn on_hidden(&mut self, error: &CloudError) -> Next<Call> {
-        let is_hidden = matches!(error, CloudError::Denied(_));
-        self.hidden += u32::from(is_hidden);
-        match self.hidden {
-            0 => self.create(Part::Namespace),
-            // It may exist only for the account of another project.
-            hidden if hidden > MAX_HIDDEN => self.fail_as_foreign("is not visible to this account"),
-            _ => self.repeat(Part::Namespace, if is_hidden { HIDDEN_DELAY } else { Seconds::ZERO }),
+    /// The project that was to be read does not exist, or is not visible.
+    fn on_hidden(&mut self) -> Next<Call> {
+        self.hidden += 1;
+        if self.hidden > MAX_HIDDEN {
+            return self.fail_as_foreign("is not visible to this account");
         }
+        self.repeat(Part::Namespace, HIDDEN_DELAY)
     }
 
     fn create(&mut self, part: Part) -> Next<Call> {
@@ -291,13 +292,14 @@ impl LaunchNode {
                 self.context.refuse_labels();
                 self.next_part(part)
             }
-            Err(CloudError::Denied(_)) if part == Part::Account && self.may_be_refused() => {
+            Err(CloudError::Denied(_)) if part != Part::Namespace && self.may_be_refused() => {
                 self.refused += 1;
                 self.repeat(part, REFUSED_DELAY)
             }
             Err(CloudError::Denied(text) | CloudError::NotFound(text))
                 if part == Part::Namespace && lacks_projects(&text) =>
             {
+                self.id = None;
                 Next::Failed(CloudError::Denied(format!(
                     "{text}; the account needs the role self-provisioner, and the cluster must be an OpenShift"
                 )))
@@ -306,7 +308,12 @@ impl LaunchNode {
                 self.has_plain_role = true;
                 self.create(Part::Role)
             }
-            Err(error) => Next::Failed(error),
+            Err(error) => {
+                if part == Part::Namespace && matches!(error, CloudError::Denied(_)) {
+                    self.id = None;
+                }
+                Next::Failed(error)
+            }
         }
     }
 
@@ -325,9 +332,10 @@ impl LaunchNode {
         self.lost = 0;
         let is_project = self.variant().is_openshift();
         match part {
-            Part::Namespace if is_project && self.context.may_label() => self.create(Part::Labels),
-            Part::Namespace | Part::Labels => self.create(Part::Account),
-            Part::Account => self.create(Part::Secret),
+            Part::Namespace => self.create(Part::Account),
+            // A refusal after the account was accepted is one of the labels.
+            Part::Account if is_project && self.context.may_label() => self.create(Part::Labels),
+            Part::Account | Part::Labels => self.create(Part::Secret),
             Part::Secret if !is_project => self.create(Part::Role),
             Part::Secret | Part::Role => self.create(Part::Binding),
             Part::Binding if self.has_pod() => self.create(Part::Pod),
@@ -482,9 +490,10 @@ mod tests {
             };
             assert!(look < 200);
             let reply = match call.method == http::Method::POST {
-                true => Ok(Reply::Rejected(Rejection::Exists { is_being_deleted: false })),
-                false => Err(CloudError::Denied("projects.project.openshift.io is forbidden".to_owned())),
+                true => Rejection::Exists { is_being_deleted: false },
+                false => Rejection::Hidden("projects.project.openshift.io is forbidden".to_owned()),
             };
+            let reply = Ok(Reply::Rejected(reply));
             next = launch.step(Input::Reply(reply));
         }
         // It is not deleted with the node.

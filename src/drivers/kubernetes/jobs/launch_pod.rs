@@ -134,7 +134,7 @@ impl LaunchPod {
             Ok(other) => Next::Failed(failed(format!("unexpected {other:?}"))),
             Err(error) => {
                 // A refused pod does not exist, and it would not be ours to delete in a project of others.
-                if matches!(error, CloudError::Denied(_) | CloudError::Quota(_)) {
+                if matches!(error, CloudError::Denied(_)) {
                     self.id = None;
                 }
                 Next::Failed(error)

@@ -20,6 +20,8 @@ const PULL_LOOKS: u32 = 3;
 const PULL_DELAY: Seconds = Seconds(10.0);
 /// A pod that so many consecutive inventories lack is asked for.
 const MAX_MISSED: u32 = 3;
+/// Number of consecutive looks without a response after which the attempt ends.
+const MAX_FAILURES: u32 = 5;
 /// Time between two looks at a pod that may not be watched.
 const LOOK_DELAY: Seconds = Seconds(1.0);
 
@@ -32,6 +34,8 @@ pub struct PodWait {
     obstacle: Option<String>,
     /// The cluster refuses to have this pod watched.
     is_watch_refused: bool,
+    /// Consecutive looks without a response.
+    failures: u32,
     step: Step,
 }
 
@@ -57,7 +61,7 @@ pub enum PodProgress {
 
 impl PodWait {
     pub fn new(context: Arc<ProviderContext>, id: ExternalId, namespace: String, pod: String) -> Self {
-        Self { context, id, namespace, pod, obstacle: None, is_watch_refused: false, step: Step::Finished }
+        Self { context, id, namespace, pod, obstacle: None, is_watch_refused: false, failures: 0, step: Step::Finished }
     }
 
     pub fn obstacle(&self) -> Option<String> {
@@ -84,7 +88,7 @@ impl PodWait {
             (Step::Reading | Step::DoubtingPull(_), Input::Reply(Err(CloudError::NotFound(_)))) => {
                 status_failure("the pod no longer exists".to_owned())
             }
-            (_, Input::Reply(Err(error))) => PodProgress::Waits(Next::Failed(error)),
+            (step, Input::Reply(Err(error))) => PodProgress::Waits(self.on_error(step, error)),
             (step, input) => PodProgress::Waits(Next::Failed(failed(format!("unexpected {input:?} in step {step:?}")))),
         }
     }
@@ -93,6 +97,7 @@ impl PodWait {
         let Some(instance) = inventory.find(&self.id) else {
             return PodProgress::Waits(match missed + 1 >= MAX_MISSED {
                 true => self.read(Step::Reading, Seconds::ZERO),
+                false if self.context.is_unwatched(&self.namespace) => self.read(Step::Reading, LOOK_DELAY),
                 false => self.observe(missed + 1),
             });
         };
@@ -122,10 +127,18 @@ impl PodWait {
                 self.is_watch_refused = true;
                 PodProgress::Waits(self.wait(None))
             }
-            // A read tells whether the cluster answers at all.
-            Err(CloudError::Outage { .. }) => PodProgress::Waits(self.read(Step::Reading, Seconds::ZERO)),
-            Err(error) => PodProgress::Waits(Next::Failed(error)),
+            Err(error) => PodProgress::Waits(self.on_error(Step::Reading, error)),
             Ok(other) => PodProgress::Waits(Next::Failed(failed(format!("unexpected {other:?} while a pod starts")))),
+        }
+    }
+
+    /// A look without a response says nothing about the pod. A few in a row end the attempt.
+    fn on_error(&mut self, step: Step, error: CloudError) -> Next<Call> {
+        let is_transient = matches!(error, CloudError::Failed { .. } | CloudError::Deadline);
+        self.failures += 1;
+        match is_transient && self.failures <= MAX_FAILURES {
+            true => self.read(step, LOOK_DELAY),
+            false => Next::Failed(error),
         }
     }
 
@@ -134,6 +147,7 @@ impl PodWait {
     }
 
     fn on_state(&mut self, state: PodState, looks: u32, version: Option<&str>) -> PodProgress {
+        self.failures = 0;
         self.obstacle = match &state {
             PodState::Starting(why) => why.clone(),
             PodState::PullFailing(why) => Some(why.clone()),
@@ -151,8 +165,11 @@ impl PodWait {
     /// Waits for the next change of the pod, after this version of it if it was read.
     fn wait(&mut self, version: Option<&str>) -> Next<Call> {
         match self.context.settings.variant {
-            Variant::Kubernetes | Variant::OpenShiftPods => self.observe(0),
             Variant::OpenShift if self.is_watch_refused => self.read(Step::Reading, LOOK_DELAY),
+            Variant::OpenShiftPods if self.context.is_unwatched(&self.namespace) => {
+                self.read(Step::Reading, LOOK_DELAY)
+            }
+            Variant::Kubernetes | Variant::OpenShiftPods => self.observe(0),
             Variant::OpenShift => {
                 self.step = Step::Watching;
                 Next::Call(calls::pod_event(&self.namespace, &self.pod, version))

@@ -27,12 +27,14 @@ pub struct Refresh {
     /// The projects whose quotas are still to be read.
     projects: Vec<String>,
     quotas: BTreeMap<String, PoolQuota>,
+    /// The cluster has told the quotas of a project.
+    has_looked: bool,
 }
 
 impl Refresh {
     pub fn new(context: Arc<ProviderContext>) -> Self {
         let lists = ListNodes::new(context.clone(), Purpose::List);
-        Self { context, lists, inventory: None, projects: Vec::new(), quotas: BTreeMap::new() }
+        Self { context, lists, inventory: None, projects: Vec::new(), quotas: BTreeMap::new(), has_looked: false }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -94,6 +96,7 @@ impl Refresh {
 
     fn on_quotas(&mut self, list: &Value) {
         let Some(project) = self.projects.pop() else { return };
+        self.has_looked = true;
         let is_whole = self.context.settings.variant == Variant::OpenShift;
         let read = if is_whole { quota::of_projects } else { quota::of_project };
         let quotas: Vec<(Value, Value)> = list["items"].as_array().into_iter().flatten().filter_map(read).collect();
@@ -116,9 +119,16 @@ impl Refresh {
         let quotas = std::mem::take(&mut self.quotas);
         match self.context.settings.variant {
             Variant::OpenShift => {
-                // Without a project of ours, what the last one said still holds.
-                let quota = quotas.into_values().next();
-                if let Some(PoolQuota { limits, unmanaged }) = self.context.remember_quota(quota) {
+                let quota = match self.has_looked {
+                    true => {
+                        let quota = quotas.into_values().next();
+                        self.context.set_quota(quota.clone());
+                        quota
+                    }
+                    // There is no project to ask in.
+                    false => self.context.last_quota(),
+                };
+                if let Some(PoolQuota { limits, unmanaged }) = quota {
                     (facts.limits, facts.unmanaged) = (limits, unmanaged);
                 }
             }

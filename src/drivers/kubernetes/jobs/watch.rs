@@ -1,5 +1,6 @@
-//! Opening of the watches: a list of all objects unless an earlier watch can be continued, then one watch per source.
+//! Opening of the watches: a list of all objects unless an earlier watch can be continued, and one watch per source.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::listing::{ListNodes, Purpose};
@@ -12,8 +13,12 @@ use nodepool_driver::state_machine::{Input, Next};
 
 pub struct WatchNodes {
     context: Arc<ProviderContext>,
-    /// The number of open watches, and the last refusal of one.
+    /// The watch begins with all objects and cannot continue a list, so the list follows it: what ends in between would
+    /// be missed otherwise.
+    lists_last: bool,
+    /// The number of open watches, the projects that may not be watched, and the last refusal.
     open: usize,
+    unwatched: BTreeSet<String>,
     refusal: Option<CloudError>,
     step: Step,
 }
@@ -28,16 +33,15 @@ enum Step {
 
 impl WatchNodes {
     pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, open: 0, refusal: None, step: Step::Begin }
+        let lists_last = !context.settings.sources.iter().all(Source::has_versions);
+        Self { context, lists_last, open: 0, unwatched: BTreeSet::new(), refusal: None, step: Step::Begin }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
-            (Step::Begin, Input::Start) => match self.context.settings.sources.iter().all(Source::has_versions) {
-                true => self.open(0),
-                false => self.list(),
-            },
+            (Step::Begin, Input::Start) => self.open(0),
             (Step::Listing(mut lists), input) => match lists.step(input) {
+                Next::Done(_) if self.lists_last => self.finish(),
                 Next::Done(_) => self.open(0),
                 next => {
                     self.step = Step::Listing(lists);
@@ -53,28 +57,34 @@ impl WatchNodes {
                 self.context.objects().forget_versions();
                 self.list()
             }
-            // One of several projects is not ours.
-            (Step::Opening(index), Input::Reply(Err(error @ CloudError::Denied(_))))
-                if self.context.settings.sources.get(index).is_some_and(Source::is_one_of_several) =>
-            {
-                self.refusal = Some(error);
-                self.open(index + 1)
-            }
+            (Step::Opening(index), Input::Reply(Err(error @ CloudError::Denied(_)))) => self.on_refused(index, error),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (_, input) => Next::Failed(failed(format!("unexpected {input:?} while a watch is opened"))),
         }
     }
 
+    /// One of several projects may not be ours, or may not be watched. Its pods are looked at one by one.
+    fn on_refused(&mut self, index: usize, error: CloudError) -> Next<Call> {
+        let Some(source @ Source::PodsOf(project)) = self.context.settings.sources.get(index) else {
+            return Next::Failed(error);
+        };
+        self.unwatched.insert(project.clone());
+        self.context.objects().forget(source);
+        self.refusal = Some(error);
+        self.open(index + 1)
+    }
+
     fn open(&mut self, index: usize) -> Next<Call> {
         let context = self.context.clone();
         let Some(source) = context.settings.sources.get(index) else {
-            if let (0, Some(refusal)) = (self.open, self.refusal.take()) {
-                return Next::Failed(refusal);
-            }
-            let inventory = self.context.objects().inventory(&self.context);
-            return Next::Done(Outcome::Listed(Arc::new(inventory)));
+            return match (self.open, self.refusal.take()) {
+                (0, Some(refusal)) => Next::Failed(refusal),
+                _ if self.lists_last => self.list(),
+                _ => self.finish(),
+            };
         };
         let version = self.context.objects().version(source).map(str::to_owned);
+        let version = if source.has_versions() { version } else { Some("0".to_owned()) };
         match version {
             Some(version) => {
                 self.step = Step::Opening(index);
@@ -85,10 +95,18 @@ impl WatchNodes {
     }
 
     fn list(&mut self) -> Next<Call> {
+        if !self.lists_last {
+            (self.open, self.refusal) = (0, None);
+        }
         let mut lists = ListNodes::new(self.context.clone(), Purpose::Watch);
-        (self.open, self.refusal) = (0, None);
         let next = lists.step(Input::Start);
         self.step = Step::Listing(Box::new(lists));
         next
+    }
+
+    fn finish(&mut self) -> Next<Call> {
+        self.context.set_unwatched(std::mem::take(&mut self.unwatched));
+        let inventory = self.context.objects().inventory(&self.context);
+        Next::Done(Outcome::Listed(Arc::new(inventory)))
     }
 }

@@ -45,11 +45,11 @@ impl Fulfillment {
                 RequestedNodeState::Ready { launched, is_saved } if !is_saved || !is_ready_in_snapshot(node) => {
                     ready_change(node, launched, inputs).map(|change| entry.with_image(change))
                 }
-                RequestedNodeState::Failed(external_id) => {
+                RequestedNodeState::Failed(recorded_id) => {
                     state_change(node, NodeState::Failed, inputs).map(|mut change| {
                         // The write of the id may have failed.
-                        if let Some(id) = external_id {
-                            change.record.external_id = id_value(id);
+                        if let Some(id) = id_value(recorded_id) {
+                            change.record.external_id = id;
                         }
                         change
                     })

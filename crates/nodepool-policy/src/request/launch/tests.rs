@@ -74,6 +74,16 @@ fn launched() -> (Box<Instance>, LaunchEvent) {
 }
 
 #[test]
+fn what_belongs_to_others_is_neither_recorded_nor_deleted() {
+    let mut launch = begun(false);
+    launch.step(known("s1"), MonotonicTime::at(1.0));
+    let effects = launch.step(LaunchEvent::JobUpdate(JobEvent::NoInstance), MonotonicTime::at(1.0));
+    assert_eq!((effects, launch.recorded_id()), (vec![LaunchEffect::ForgetId], RecordedId::Void));
+    let effects = launch.step(ended(Err(failure())), MonotonicTime::at(2.0));
+    assert!(!effects.contains(&delete("s1")), "{effects:?}");
+}
+
+#[test]
 fn without_a_check_a_running_instance_is_ready() {
     let mut launch = begun(false);
     assert_eq!(launch.step(known("s1"), MonotonicTime::at(1.0)), [LaunchEffect::SaveId(ExternalId::text("s1"))]);
