@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Pods and namespaces of a simulated Kubernetes: how soon each launcher notices, and what it costs.
+"""Pods and namespaces of a simulated cluster: how soon each launcher notices, and what it costs.
 
-usage: benches/run containers [--rounds N] [--namespaces N] [--pods N] [--idle S] [--launchers NAME,…] [--markdown FILE]
+usage: benches/run containers [--driver NAME] [--rounds N] [--namespaces N] [--pods N] [--idle S] [--launchers NAME,…]
+                              [--markdown FILE]
 
 Needs a Python interpreter with kazoo. Each part has its own ZooKeeper, cluster and launcher.
 """
@@ -23,6 +24,15 @@ from parts import LABEL, Contestant, Process, ZooKeeper, setting, wait_for, writ
 
 COLUMNS = ["metric", "aim", "ours", "reference", "ratio"]
 
+# Flags of the cluster, and the keys of labels for whole namespaces and for pods. The secrets are those for which the
+# reference waits.
+OPENSHIFT = ("--openshift", "--account-secrets", "--project", "main")
+DRIVERS = {
+    "kubernetes": ((), "type: namespace", "type: pod, image: busybox"),
+    "openshift": (OPENSHIFT, "type: project", "type: pod, image: busybox"),
+    "openshiftpods": (OPENSHIFT, "image: busybox", "image: busybox"),
+}
+
 
 class Cluster(Process):
     """The simulated Kubernetes, configured by its command line."""
@@ -39,37 +49,41 @@ class Cluster(Process):
         with urllib.request.urlopen(f"{self.control}/sim/history", timeout=60) as answer:
             return json.load(answer)
 
-    def pod(self, namespace):
-        return next(pod for pod in self.history()["pods"] if pod["namespace"] == namespace)
+    def pod(self, record):
+        """The history of a node's pod."""
+        data = record["connection_port"]
+        return next(pod for pod in self.history()["pods"]
+                    if (pod["namespace"], pod["name"]) == (data["namespace"], data["pod"]))
 
-    def deletion(self, namespace):
-        """Time of the call that deleted the namespace; None before it."""
-        return next(one for one in self.history()["namespaces"] if one["name"] == namespace)["delete_asked"]
+    def deletion(self, record, driver):
+        """Time of the call that deleted the node; None before it."""
+        if driver == "openshiftpods":
+            return self.pod(record)["delete_asked"]
+        name = record["connection_port"]["namespace"]
+        return next(one for one in self.history()["namespaces"] if one["name"] == name)["delete_asked"]
 
 
-def write_cluster_config(path, zookeeper, kind):
+def write_cluster_config(path, zookeeper, driver, keys):
     path = write_config(path, zookeeper, True, 0)
     text = path.read_text().partition("providers:")[0]
     path.write_text(text + f"""providers:
   - name: cluster
-    driver: kubernetes
+    driver: {driver}
     context: nodepool
     pools:
       - name: main
-        labels:
-          - name: {LABEL}
-            type: {kind}
-            image: busybox
+        labels: [{{name: {LABEL}, {keys}}}]
 """)
 
 
 @contextlib.contextmanager
-def launcher(arguments, who, kind, *flags):
+def launcher(arguments, who, is_pod, *flags):
     """ZooKeeper, cluster, launcher process and consumer."""
+    of_driver, *keys = DRIVERS[arguments.driver]
     with tempfile.TemporaryDirectory(prefix="nodepool-containers-") as home:
         config = pathlib.Path(home) / "nodepool.yaml"
-        with ZooKeeper(home) as zookeeper, Cluster(arguments.cluster, home, *flags) as cluster:
-            write_cluster_config(config, zookeeper, kind)
+        with ZooKeeper(home) as zookeeper, Cluster(arguments.cluster, home, *of_driver, *flags) as cluster:
+            write_cluster_config(config, zookeeper, arguments.driver, keys[is_pod])
             with who.start(config, home, KUBECONFIG=str(cluster.kubeconfig)) as process:
                 consumer = Consumer(zookeeper)
                 consumer.serve_one()
@@ -94,29 +108,28 @@ def fulfilled(journal, paths, limit):
 def rounds(arguments, who):
     """Median milliseconds from a running pod to a fulfilled request, and from a released node to the call that deletes it."""
     ready, deleted = [], []
-    with launcher(arguments, who, "pod", "--pod-start-s", "0.5") as (zookeeper, cluster, _, consumer):
+    with launcher(arguments, who, True, "--pod-start-s", "0.5") as (zookeeper, cluster, _, consumer):
         for _ in range(arguments.rounds):
             journal = Journal(zookeeper, consumer)
             (request,) = consumer.submit(1)
             (end,) = fulfilled(journal, [request], 120)
             node = f"{NODES}/{json.loads(consumer.client.get(request)[0])['nodes'][0]}"
             record = json.loads(consumer.client.get(node)[0])
-            namespace = record["external_id"]
-            ready.append(1000 * (end - cluster.pod(namespace)["running"]))
+            ready.append(1000 * (end - cluster.pod(record)["running"]))
             with consumer.client.Lock(f"{node}/lock"):
                 consumer.client.delete(request)
                 for state in ("in-use", "used"):
-                    record = {**json.loads(consumer.client.get(node)[0]), "state": state}
-                    consumer.client.set(node, json.dumps(record).encode())
+                    changed = {**json.loads(consumer.client.get(node)[0]), "state": state}
+                    consumer.client.set(node, json.dumps(changed).encode())
                 released = time.time()
-            wait_for("the deletion of the namespace", lambda: cluster.deletion(namespace))
-            deleted.append(1000 * (cluster.deletion(namespace) - released))
+            wait_for("the deletion of the node", lambda: cluster.deletion(record, arguments.driver))
+            deleted.append(1000 * (cluster.deletion(record, arguments.driver) - released))
     return statistics.median(ready), statistics.median(deleted)
 
 
 def burst(arguments, who):
     """Namespaces per second, of many requests at once."""
-    with launcher(arguments, who, "namespace", "--secret-fill-s", "0.1") as (zookeeper, _, _, consumer):
+    with launcher(arguments, who, False, "--secret-fill-s", "0.1", "--pod-start-s", "0") as (zookeeper, _, _, consumer):
         journal, began = Journal(zookeeper, consumer), time.time()
         ends = fulfilled(journal, consumer.submit(arguments.namespaces), 600)
     return arguments.namespaces / (max(ends) - began)
@@ -124,7 +137,7 @@ def burst(arguments, who):
 
 def idle(arguments, who):
     """Processor time in percent, and memory, while many pods are in use and nothing changes."""
-    with launcher(arguments, who, "pod", "--pod-start-s", "0.5") as (zookeeper, _, process, consumer):
+    with launcher(arguments, who, True, "--pod-start-s", "0.5") as (zookeeper, _, process, consumer):
         journal = Journal(zookeeper, consumer)
         fulfilled(journal, consumer.submit(arguments.pods), 900)
         time.sleep(10)
@@ -152,7 +165,7 @@ def rows(arguments, contestants):
     return [
         ("running pod to fulfilled request, median", "≤ 20 ms", value(rounds, 0), "ms", "less"),
         ("released node to the call that deletes it, median", "≤ 20 ms", value(rounds, 1), "ms", "less"),
-        (f"{arguments.namespaces} namespaces at once", "≥ 10 ×", value(burst), "/s", "more"),
+        (f"{arguments.namespaces} nodes at once", "≥ 10 ×", value(burst), "/s", "more"),
         (f"processor time with {arguments.pods:,} idle pods", "≤ 0.5 %", value(idle, 0), "%", "less"),
         (f"memory with {arguments.pods:,} idle pods", "", value(idle, 1), "MB", "less"),
     ]
@@ -171,8 +184,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=os.path.abspath, required=True, help="directory of our programs")
     parser.add_argument("--cluster", type=os.path.abspath, required=True, help="the program of the simulated Kubernetes")
+    parser.add_argument("--driver", choices=DRIVERS, default="kubernetes")
     parser.add_argument("--rounds", type=int, default=20, help="pods that are requested and released one by one")
-    parser.add_argument("--namespaces", type=int, default=100, help="namespaces that are requested at once")
+    parser.add_argument("--namespaces", type=int, default=100, help="namespaces, projects or shared pods that are requested at once")
     parser.add_argument("--pods", type=int, default=1000, help="pods that are in use while nothing changes")
     parser.add_argument("--idle", type=float, default=60, help="seconds for which nothing changes")
     parser.add_argument("--launchers", type=lambda text: text.split(","), default=["ours", "reference"])

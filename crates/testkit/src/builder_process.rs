@@ -10,7 +10,7 @@ use crate::real::nodepool_process::NodepoolProcess;
 use crate::real::simulated_openstack::SimulatedOpenStack;
 use crate::real::zookeeper::{Options, Server};
 use crate::{fake_dib, programs};
-use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::ids::{BuildId, ExternalId};
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::UploadState;
 use nodepool_model::snapshot::images::Images;
@@ -115,10 +115,17 @@ impl BuilderProcessHarness {
             return Some(format!("upload {key:?} is {:?}", stored.record.state));
         }
         for image in IMAGES {
-            let builds = records.image(&image.into()).map_or(0, |view| view.builds.len());
+            let uploaded: BTreeSet<&BuildId> =
+                records.uploads().filter(|(key, _)| key.image.as_str() == image).map(|(key, _)| &key.build).collect();
             let uploads = records.uploads().filter(|(key, _)| key.image.as_str() == image).count();
-            if builds.max(uploads) > RETAINED {
-                return Some(format!("{builds} builds and {uploads} uploads of {image} exist"));
+            if uploads > RETAINED {
+                return Some(format!("{uploads} uploads of {image} exist"));
+            }
+            // A build that has an upload is kept besides the newest ones, which may never have been uploaded.
+            let view = records.image(&image.into()).cloned().unwrap_or_default();
+            let ready = view.ready();
+            if let Some((build, _)) = ready.iter().skip(RETAINED).find(|(build, _)| !uploaded.contains(*build)) {
+                return Some(format!("build {build} of {image} is old and not uploaded"));
             }
             let newest =
                 records.image(&image.into()).and_then(|view| view.ready().first().map(|(id, _)| (*id).clone()));

@@ -316,7 +316,8 @@ impl LeakWorker {
                 self.count(provider, kind, 1);
             }
             // The resource was deleted by another client, or is in use again. Neither is an error.
-            Err(CloudError::NotFound(_) | CloudError::Failed { .. }) => {}
+            Err(CloudError::NotFound(_)) => {}
+            Err(CloudError::Failed { .. }) if resource.node().is_none() => {}
             Err(error) => {
                 warn!(target: "nodepool.LeakWorker", %provider, resource = kind, %id, %error, "cannot delete unused resource");
             }

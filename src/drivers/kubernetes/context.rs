@@ -1,6 +1,6 @@
 //! State that the state machines of one provider share: its settings, and the last observation of its pods.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -21,6 +21,8 @@ pub struct ProviderContext {
     pub facts: ProviderFacts,
     /// The pods of the last inventory, by the id of their node.
     pods: Mutex<HashMap<String, PodState>>,
+    /// Ids of the nodes of this provider in the last inventory.
+    ours: Mutex<HashSet<String>>,
     /// Obstacles of deletions by the id of the node, according to the last inventory.
     obstacles: Mutex<HashMap<String, String>>,
     /// The objects as the watches last showed them.
@@ -42,6 +44,7 @@ impl ProviderContext {
             settings,
             facts,
             pods: Mutex::default(),
+            ours: Mutex::default(),
             obstacles: Mutex::default(),
             objects: Mutex::default(),
             address: OnceLock::new(),
@@ -78,6 +81,15 @@ impl ProviderContext {
     /// The obstacle that holds up the deletion of a node, in the cluster's words.
     pub fn obstacle(&self, id: &ExternalId) -> Option<String> {
         self.obstacles.lock().unwrap_or_else(PoisonError::into_inner).get(&id.to_string()).cloned()
+    }
+
+    pub fn set_ours(&self, ids: HashSet<String>) {
+        *self.ours.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+    }
+
+    /// Whether the last inventory had this node, with the marks of this provider.
+    pub fn is_listed_as_ours(&self, id: &ExternalId) -> bool {
+        self.ours.lock().unwrap_or_else(PoisonError::into_inner).contains(&id.to_string())
     }
 
     pub fn set_pods(&self, pods: HashMap<String, PodState>) {

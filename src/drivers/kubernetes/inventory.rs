@@ -122,9 +122,23 @@ pub fn inventory<'a>(context: &ProviderContext, objects: impl Iterator<Item = (&
             Source::Pods | Source::PodsOf(_) => pods.push(object),
         }
     }
-    match context.settings.variant {
+    let inventory = match context.settings.variant {
         Variant::Kubernetes | Variant::OpenShift => of_homes(context, &homes, &pods),
         Variant::OpenShiftPods => of_pods(context, &pods),
+    };
+    let ours = inventory.instances().iter().filter(|instance| instance.belongs_to(&context.provider));
+    context.set_ours(ours.map(|instance| instance.external_id.to_string()).collect());
+    inventory
+}
+
+/// The owner of an object, if it is not a node of this provider.
+pub fn foreign_owner(context: &ProviderContext, object: &Value) -> Option<String> {
+    let marks = marks_of(object);
+    match marks.get("nodepool_provider_name") {
+        Some(owner) => (owner != context.provider.as_str()).then(|| owner.clone()),
+        // Projects that Nodepool 11 made have no marks.
+        None if context.settings.variant == Variant::OpenShift => None,
+        None => Some("another owner".to_owned()),
     }
 }
 

@@ -162,7 +162,7 @@ impl Driver for OpenStack {
                 Machine::DeleteImage(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
             }
             Job::ListImages => Machine::ListImages(ListImages::new()),
-            Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(&context, kinds)),
+            Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(context, kinds)),
             Job::DeleteUnused(resource) => Machine::DeleteUnused(unused_resources::delete(resource)),
             Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
         }

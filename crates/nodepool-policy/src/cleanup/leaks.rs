@@ -155,10 +155,15 @@ impl LeakDetector {
             Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
             Event::UnusedListed(provider, listing) => self.unused_listed(provider, listing.as_ref(), inputs),
             Event::UnusedProven(provider, proof) => {
-                if let (Some(state), Some(proof)) = (self.providers.get_mut(&provider), proof) {
-                    state.unused.proven(&proof, |node| number(node).is_some_and(|id| id < proof.issued_ids_below));
-                }
-                Vec::new()
+                let (Some(state), Some(proof)) = (self.providers.get_mut(&provider), proof) else { return Vec::new() };
+                let is_issued = |node: &NodeId| number(node).is_some_and(|id| id < proof.issued_ids_below);
+                let candidate = |resource: CloudResource| {
+                    let node = NodeId::from(resource.node()?);
+                    Some(LeakCandidate { external_id: resource.id, node, reason: LeakReason::NoNode })
+                };
+                let unissued: Vec<LeakCandidate> =
+                    state.unused.proven(&proof, is_issued).into_iter().filter_map(candidate).collect();
+                if unissued.is_empty() { Vec::new() } else { vec![Effect::UnissuedId(provider, unissued)] }
             }
         }
     }
@@ -273,6 +278,7 @@ impl LeakDetector {
             provider: &provider,
             exists: &|node| snapshot.node(node).is_some(),
             leaked_instances: state.candidates.iter().map(|candidate| candidate.node.clone()).collect(),
+            proven_instances: state.proven.len(),
             budget: budget_for(snapshot.nodes_of(&provider).count()),
         };
         let kinds = resource_kinds(&provider, inputs);

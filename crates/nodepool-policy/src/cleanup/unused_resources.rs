@@ -2,8 +2,8 @@
 //!
 //! A resource without metadata is deleted if two listings in a row show it unused. One that carries the metadata of a
 //! node needs the proof that an instance needs: a listing shows it, ZooKeeper has no record of the node, and the next
-//! listing shows it, too. Kinds are in the order of deletion, because one resource may hold another: a kind waits while
-//! there is something to delete of an earlier one, and all wait for the leaked instance of their node.
+//! listing shows it, too. Kinds are in the order of deletion, because one resource of a node may hold another: it waits
+//! for those of earlier kinds, and all wait for the leaked instance of their node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,9 +25,12 @@ pub struct UnusedTracker {
 #[derive(Debug, Default)]
 struct KindState {
     listed_at: Option<MonotonicTime>,
-    /// Ids of the last listing that may be deleted if the next one shows them, too: all of a kind without metadata, and
-    /// those whose node is proven not to exist.
+    /// Keys of the last listing that may be deleted if the next one shows them, too: all of a kind without metadata,
+    /// and those whose node is proven not to exist.
     deletable: BTreeSet<String>,
+    /// Keys of resources whose node id had not been issued when it was checked. Later it may be issued to another node,
+    /// which proves nothing about the resource.
+    foreign: BTreeSet<String>,
     /// Resources of the last listing whose node must be proven not to exist.
     unproven: Vec<CloudResource>,
 }
@@ -49,6 +52,8 @@ pub struct Owners<'a> {
     pub exists: &'a dyn Fn(&NodeId) -> bool,
     /// Nodes with a leaked instance, whose other resources wait for it.
     pub leaked_instances: BTreeSet<NodeId>,
+    /// Number of instances that are about to be deleted.
+    pub proven_instances: usize,
     /// Number of deletions of things with metadata at once, instances included.
     pub budget: usize,
 }
@@ -100,12 +105,11 @@ impl UnusedTracker {
                 continue;
             }
             let confirmed = state.marked_listed(&found, owners, &mut findings);
-            // Earlier kinds first: one resource may hold another.
-            if marked.is_empty() {
-                marked = confirmed;
-            }
+            // Earlier kinds first: one resource of a node may hold another.
+            let holders: BTreeSet<Option<String>> = marked.iter().map(node_of).collect();
+            marked.extend(confirmed.into_iter().filter(|resource| !holders.contains(&node_of(resource))));
         }
-        let number = marked.len() + owners.leaked_instances.len();
+        let number = marked.len() + owners.proven_instances;
         match marked.first() {
             Some(first) if number > owners.budget => findings.exceeded.push((first.kind, number, owners.budget)),
             _ => findings.deletions.append(&mut marked),
@@ -113,24 +117,33 @@ impl UnusedTracker {
         findings
     }
 
-    /// ZooKeeper was read for the nodes of `Findings::to_prove`.
-    pub fn proven(&mut self, proof: &Proof, is_issued: impl Fn(&NodeId) -> bool) {
+    /// ZooKeeper was read for the nodes of `Findings::to_prove`. Returns the resources whose node ids it never issued.
+    pub fn proven(&mut self, proof: &Proof, is_issued: impl Fn(&NodeId) -> bool) -> Vec<CloudResource> {
+        let mut unissued = Vec::new();
         for state in self.kinds.values_mut() {
             for resource in state.unproven.drain(..) {
                 let Some(node) = resource.node().map(NodeId::from) else { continue };
-                if matches!(proof.nodes.get(&node), Some(None)) && is_issued(&node) {
-                    state.deletable.insert(resource.id.to_string());
+                if !matches!(proof.nodes.get(&node), Some(None)) {
+                    continue;
+                }
+                match is_issued(&node) {
+                    true => drop(state.deletable.insert(key_of(&resource))),
+                    false => {
+                        state.foreign.insert(key_of(&resource));
+                        unissued.push(resource);
+                    }
                 }
             }
         }
+        unissued
     }
 }
 
 impl KindState {
     fn unmarked_listed(&mut self, kind: &'static str, found: &[&CloudResource], findings: &mut Findings) {
-        let before = std::mem::replace(&mut self.deletable, found.iter().map(|one| one.id.to_string()).collect());
+        let before = std::mem::replace(&mut self.deletable, found.iter().map(|one| key_of(one)).collect());
         let unused: Vec<CloudResource> =
-            found.iter().filter(|one| before.contains(&one.id.to_string())).map(|one| (*one).clone()).collect();
+            found.iter().filter(|one| before.contains(&key_of(one))).map(|one| (*one).clone()).collect();
         match unused.len() > UNMARKED_BUDGET {
             true => findings.exceeded.push((kind, unused.len(), UNMARKED_BUDGET)),
             false => findings.deletions.extend(unused),
@@ -144,16 +157,28 @@ impl KindState {
         owners: &Owners<'_>,
         findings: &mut Findings,
     ) -> Vec<CloudResource> {
-        let unowned = orphans(found.iter().copied(), owners.provider, owners.exists);
+        let shown: BTreeSet<String> = found.iter().map(|one| key_of(one)).collect();
+        self.foreign.retain(|key| shown.contains(key));
+        let ours = found.iter().copied().filter(|one| !self.foreign.contains(&key_of(one)));
+        let unowned = orphans(ours, owners.provider, owners.exists);
         let before = std::mem::take(&mut self.deletable);
         self.unproven = unowned.iter().map(|(resource, _)| (*resource).clone()).collect();
         let nodes: BTreeSet<NodeId> = unowned.iter().map(|(_, node)| node.clone()).collect();
         findings.to_prove.extend(nodes);
-        let confirmed = unowned.into_iter().filter(|(resource, node)| {
-            before.contains(&resource.id.to_string()) && !owners.leaked_instances.contains(node)
-        });
+        let confirmed = unowned
+            .into_iter()
+            .filter(|(resource, node)| before.contains(&key_of(resource)) && !owners.leaked_instances.contains(node));
         confirmed.map(|(resource, _)| resource.clone()).collect()
     }
+}
+
+/// Identifies a resource with its node: a name may be used again for another node.
+fn key_of(resource: &CloudResource) -> String {
+    format!("{} {}", resource.id, resource.node().unwrap_or_default())
+}
+
+fn node_of(resource: &CloudResource) -> Option<String> {
+    resource.node().map(str::to_owned)
 }
 
 /// The resources with our metadata whose node has no record.
@@ -195,6 +220,8 @@ mod tests {
         kinds: Vec<ResourceKind>,
         nodes: Vec<&'static str>,
         leaked_instances: Vec<&'static str>,
+        has_issued_all: bool,
+        unissued: Vec<String>,
     }
 
     impl Harness {
@@ -205,6 +232,8 @@ mod tests {
                 kinds: kinds.to_vec(),
                 nodes: vec!["n1"],
                 leaked_instances: vec![],
+                has_issued_all: false,
+                unissued: vec![],
             }
         }
 
@@ -212,13 +241,20 @@ mod tests {
         fn list(&mut self, found: &[CloudResource]) -> Findings {
             let exists = |node: &NodeId| self.nodes.contains(&node.as_str());
             let leaked_instances = self.leaked_instances.iter().map(|node| NodeId::from(*node)).collect();
-            let owners = Owners { provider: &"p".into(), exists: &exists, leaked_instances, budget: 2 };
+            let owners = Owners {
+                provider: &"p".into(),
+                exists: &exists,
+                proven_instances: self.leaked_instances.len(),
+                leaked_instances,
+                budget: 2,
+            };
             self.now = self.now + Seconds(600.0);
             self.tracker.due(&self.kinds, self.now);
             let findings = self.tracker.listed(&self.kinds, Some(&listing(found)), &owners);
             let nodes = findings.to_prove.iter().map(|node| (node.clone(), None)).collect();
             let proof = Proof { nodes, issued_ids_below: 0 };
-            self.tracker.proven(&proof, |node| node.as_str() != "unissued");
+            let unissued = self.tracker.proven(&proof, |node| node.as_str() != "unissued" || self.has_issued_all);
+            self.unissued.extend(unissued.iter().map(|resource| resource.id.to_string()));
             findings
         }
 
@@ -233,7 +269,13 @@ mod tests {
         let at = |seconds: f64| MonotonicTime::default() + Seconds(seconds);
         assert_eq!(tracker.due(&[PORTS, NICS], at(0.0)), ["ports", "nics"]);
         assert!(tracker.due(&[PORTS, NICS], at(60.0)).is_empty());
-        let owners = Owners { provider: &"p".into(), exists: &|_| true, leaked_instances: BTreeSet::new(), budget: 10 };
+        let owners = Owners {
+            provider: &"p".into(),
+            exists: &|_| true,
+            leaked_instances: BTreeSet::new(),
+            proven_instances: 0,
+            budget: 10,
+        };
         tracker.listed(&[PORTS, NICS], None, &owners);
         assert_eq!(tracker.due(&[PORTS, NICS], at(120.0)), ["nics"]);
         tracker.listed(&[PORTS, NICS], None, &owners);
@@ -263,6 +305,13 @@ mod tests {
         ];
         assert!(harness.deleted(&nics).is_empty());
         assert_eq!(harness.deleted(&nics), ["orphan"]);
+        // An id that is issued later proves nothing about what had it before.
+        harness.has_issued_all = true;
+        assert_eq!(harness.deleted(&nics), ["orphan"]);
+        assert_eq!(
+            (harness.deleted(&nics), &harness.unissued),
+            (vec!["orphan".to_owned()], &vec!["restored".to_owned()])
+        );
         harness.tracker.forget_proofs(&[NICS]);
         assert!(harness.deleted(&nics).is_empty());
         // A node whose record appears again proves the opposite.
@@ -274,12 +323,12 @@ mod tests {
     fn kinds_are_deleted_in_their_order_and_after_the_instance() {
         let mut harness = Harness::new(&[NICS, DISKS]);
         let (nic, disk) = (of_node("nics", "nic", "p", "n2"), of_node("disks", "disk", "p", "n2"));
-        let both = [disk.clone(), nic];
+        let both = [disk.clone(), nic, of_node("disks", "other", "p", "n3")];
         harness.leaked_instances = vec!["n2"];
         harness.list(&both);
-        assert!(harness.deleted(&both).is_empty());
+        assert_eq!(harness.deleted(&both), ["other"]);
         harness.leaked_instances.clear();
-        assert_eq!(harness.deleted(&both), ["nic"]);
+        assert_eq!(harness.deleted(&both), ["nic", "other"]);
         assert_eq!(harness.deleted(&[disk]), ["disk"]);
     }
 
@@ -303,7 +352,13 @@ mod tests {
         harness.now = harness.now + Seconds(600.0);
         harness.tracker.due(&[PORTS], harness.now);
         let failed = UnusedResources { failed: BTreeMap::from([("ports", "503".to_owned())]), ..listing(&[]) };
-        let owners = Owners { provider: &"p".into(), exists: &|_| true, leaked_instances: BTreeSet::new(), budget: 10 };
+        let owners = Owners {
+            provider: &"p".into(),
+            exists: &|_| true,
+            leaked_instances: BTreeSet::new(),
+            proven_instances: 0,
+            budget: 10,
+        };
         for listing in [&failed, &listing(&[])] {
             // The second one is of other kinds.
             assert_eq!(harness.tracker.listed(&[PORTS], Some(listing), &owners), Findings::default());

@@ -209,12 +209,16 @@ async fn find_aliens(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyh
     let of = |id: &NodeId| nodes.get(id).map(|node| &**node);
     let candidates = one_shot_provider::leak_candidates(&section.name, &inventory, of);
     let unused = unused.map(|(kinds, listing)| {
-        let found = listing.found.iter().filter_map(|resource| {
-            let kind = kinds.iter().find(|kind| kind.name == resource.kind)?;
-            let is_unused = !kind.has_metadata
-                || !orphans(std::iter::once(resource), &section.name, &|node| nodes.contains_key(node)).is_empty();
-            is_unused.then(|| (resource.clone(), kind.unused))
-        });
+        let of_kind = |kind: &ResourceKind| {
+            let found: Vec<&CloudResource> = listing.found.iter().filter(|one| one.kind == kind.name).collect();
+            let exists = |node: &NodeId| nodes.contains_key(node);
+            let unused: Vec<&CloudResource> = match kind.has_metadata {
+                true => orphans(found.into_iter(), &section.name, &exists).into_iter().map(|(one, _)| one).collect(),
+                false => found,
+            };
+            unused.into_iter().map(|resource| (resource.clone(), kind.unused)).collect::<Vec<_>>()
+        };
+        let found = kinds.iter().flat_map(of_kind);
         Unused { found: found.collect(), failed: listing.failed.clone() }
     });
     Ok((candidates, unused))

@@ -7,7 +7,7 @@ use tracing::warn;
 use crate::kubernetes::calls::{Call, Reply};
 use crate::kubernetes::context::ProviderContext;
 use crate::kubernetes::errors::{Rejection, failed};
-use crate::kubernetes::inventory::is_being_deleted;
+use crate::kubernetes::inventory::{foreign_owner, is_being_deleted};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
@@ -33,6 +33,8 @@ pub struct DeleteNode {
 #[derive(Debug)]
 enum Step {
     Begin,
+    /// Reads a namespace that the last inventory lacked, because it may be another owner's.
+    Verifying,
     Deleting,
     Awaiting,
     /// Inventories lack the namespace, or its deletion was requested with an unclear result: only the API tells.
@@ -47,7 +49,7 @@ impl DeleteNode {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::Deleting => "deleting the namespace",
+            Step::Begin | Step::Verifying | Step::Deleting => "deleting the namespace",
             Step::Awaiting | Step::Checking => "waiting for the end of the namespace",
             Step::Finished => "ended",
         }
@@ -57,19 +59,36 @@ impl DeleteNode {
     pub fn obstacle(&self) -> Option<String> {
         match self.step {
             Step::Awaiting | Step::Checking => self.context.obstacle(&self.id),
-            Step::Begin | Step::Deleting | Step::Finished => None,
+            Step::Begin | Step::Verifying | Step::Deleting | Step::Finished => None,
         }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
-            (Step::Begin, Input::Start) => self.delete(),
-            (Step::Deleting | Step::Checking, Input::Reply(Err(CloudError::NotFound(_)))) => {
+            (Step::Begin, Input::Start) if self.context.is_listed_as_ours(&self.id) => self.delete(),
+            (Step::Begin, Input::Start) => {
+                let call = self.context.settings.variant.home(&self.id.to_string());
+                self.call(Step::Verifying, call)
+            }
+            (Step::Verifying, Input::Reply(Ok(Reply::Object(namespace)))) => {
+                match foreign_owner(&self.context, &namespace) {
+                    None => self.delete(),
+                    Some(owner) => {
+                        warn!(provider = %self.context.provider, external_id = %self.id, owner, "what has the name of this node belongs to others and is not deleted");
+                        Next::Done(Outcome::Deleted)
+                    }
+                }
+            }
+            (Step::Verifying | Step::Deleting | Step::Checking, Input::Reply(Err(CloudError::NotFound(_)))) => {
                 Next::Done(Outcome::Deleted)
             }
             (Step::Deleting, Input::Reply(Ok(Reply::Rejected(Rejection::Hidden(text))))) => {
                 self.refusal = Some(text);
                 self.check(Seconds::ZERO)
+            }
+            (Step::Verifying, Input::Reply(Ok(Reply::Rejected(Rejection::Hidden(text))))) => {
+                self.refusal = Some(text);
+                self.on_hidden()
             }
             (Step::Checking, Input::Reply(Ok(Reply::Rejected(Rejection::Hidden(_))))) => self.on_hidden(),
             // The namespace is being deleted already if the request was rejected.

@@ -115,11 +115,12 @@ impl DeletePod {
     fn begin(&mut self) -> Next<Call> {
         match (self.candidates.pop_front(), &self.id) {
             (None, _) => Next::Failed(CloudError::not_found(format!("{} is no id of a pod", self.id))),
-            (Some(pod), ExternalId::Object(_)) => {
+            (Some(pod), ExternalId::Object(_)) if self.context.is_listed_as_ours(&self.id) => {
                 self.pod = pod;
                 self.delete()
             }
-            (Some(pod), ExternalId::Text(_)) => {
+            // It may be another owner's.
+            (Some(pod), _) => {
                 self.candidates.push_front(pod);
                 self.search()
             }
@@ -188,7 +189,7 @@ impl DeletePod {
     }
 
     fn check(&mut self, delay: Seconds) -> Next<Call> {
-        let call = calls::pod(&self.pod.project, &self.pod.pod).after(delay);
+        let call = calls::pod_if_visible(&self.pod.project, &self.pod.pod).after(delay);
         self.call(Step::Checking, call)
     }
 

@@ -75,6 +75,9 @@ enum Step {
     Begin,
     /// Reads the namespace that exists already.
     ReadingNamespace,
+    /// Reads the namespace after its creation exceeded a quota, in the cluster's words: one of this name may belong to
+    /// others.
+    Confirming(String),
     Creating(Part),
     /// Reads the namespace after the response to a creation was lost, because a failed read shows whether the cluster
     /// responds at all.
@@ -134,7 +137,7 @@ impl LaunchNode {
     pub fn label(&self) -> &'static str {
         match self.step {
             Step::Begin => "beginning",
-            Step::ReadingNamespace | Step::Recovering(_) => "reading the namespace",
+            Step::ReadingNamespace | Step::Confirming(_) | Step::Recovering(_) => "reading the namespace",
             Step::Creating(Part::Namespace | Part::Labels) => "creating the namespace",
             Step::Creating(Part::Account | Part::Secret | Part::Role | Part::Binding) => "creating the account",
             Step::Creating(Part::Pod) => "creating the pod",
@@ -158,7 +161,10 @@ impl LaunchNode {
                 Step::Recovering(Part::Namespace),
                 Input::Reply(Err(CloudError::NotFound(_)) | Ok(Reply::Rejected(Rejection::Hidden(_)))),
             ) => self.create(Part::Namespace),
-            (Step::Recovering(part), Input::Reply(Ok(Reply::Object(_)))) => self.create(part),
+            (Step::Recovering(part), Input::Reply(Ok(Reply::Object(_) | Reply::Rejected(Rejection::Hidden(_))))) => {
+                self.create(part)
+            }
+            (Step::Confirming(text), Input::Reply(reply)) => self.on_refused(text, &reply),
             (Step::ReadingToken(waited, delay), Input::Reply(Ok(Reply::Object(secret)))) => {
                 self.on_secret(waited, delay, &secret)
             }
@@ -205,15 +211,32 @@ impl LaunchNode {
         if is_being_deleted(namespace) {
             return self.read_namespace(OLD_NAMESPACE_DELAY);
         }
-        let own = namespace["metadata"]["annotations"][LAUNCH_ID].as_str().map(str::to_owned);
         let marks = marks_of(namespace);
-        match own.as_ref().or_else(|| marks.get(LAUNCH_ID)) == Some(&self.launch_id) {
-            true => self.next_part(Part::Namespace),
+        match self.is_own(namespace) {
+            true => {
+                self.id = Some(ExternalId::text(self.namespace.clone()));
+                self.next_part(Part::Namespace)
+            }
             false => {
                 let owner = marks.get("nodepool_provider_name").map_or("another owner", String::as_str);
                 self.fail_as_foreign(&format!("belongs to {owner}"))
             }
         }
+    }
+
+    /// Whether this launch made a namespace.
+    fn is_own(&self, namespace: &Value) -> bool {
+        let annotated = namespace["metadata"]["annotations"][LAUNCH_ID].as_str().map(str::to_owned);
+        annotated.or_else(|| marks_of(namespace).remove(LAUNCH_ID)).as_ref() == Some(&self.launch_id)
+    }
+
+    fn on_refused(&mut self, text: String, reply: &Result<Reply, CloudError>) -> Next<Call> {
+        if let Ok(Reply::Object(namespace)) = reply
+            && !self.is_own(namespace)
+        {
+            self.id = None;
+        }
+        Next::Failed(CloudError::Quota(text))
     }
 
     /// A namespace of another owner must not be deleted with the node.
@@ -270,6 +293,8 @@ impl LaunchNode {
                 self.next_part(part)
             }
             Ok(Reply::Rejected(Rejection::Exists { is_being_deleted })) => {
+                // Until it is known to be ours.
+                self.id = None;
                 self.read_namespace(if is_being_deleted { OLD_NAMESPACE_DELAY } else { Seconds::ZERO })
             }
             Ok(Reply::Rejected(Rejection::NotYet(delay))) => self.repeat(part, delay),
@@ -307,6 +332,10 @@ impl LaunchNode {
             Err(CloudError::Denied(text)) if part == Part::Role && !self.has_plain_role && is_escalation(&text) => {
                 self.has_plain_role = true;
                 self.create(Part::Role)
+            }
+            Err(CloudError::Quota(text)) if part == Part::Namespace => {
+                let call = self.variant().home(&self.namespace);
+                self.call(Step::Confirming(text), call)
             }
             Err(error) => {
                 if part == Part::Namespace && matches!(error, CloudError::Denied(_)) {

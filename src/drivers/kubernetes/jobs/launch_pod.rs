@@ -44,6 +44,9 @@ enum Step {
     Creating,
     /// Reads the pod that exists already, or may exist because a response was lost.
     Reading,
+    /// Reads the pod after its creation exceeded a quota, in the cluster's words: one of this name may belong to
+    /// others.
+    Confirming(String),
     Awaiting,
     Finished,
 }
@@ -70,7 +73,7 @@ impl LaunchPod {
         match self.step {
             Step::Begin => "beginning",
             Step::Creating => "creating the pod",
-            Step::Reading => "reading the pod",
+            Step::Reading | Step::Confirming(_) => "reading the pod",
             Step::Awaiting => self.wait.label(),
             Step::Finished => "ended",
         }
@@ -82,6 +85,14 @@ impl LaunchPod {
             (Step::Creating, Input::Reply(reply)) => self.on_created(reply),
             (Step::Reading, Input::Reply(Ok(Reply::Object(pod)))) => self.on_existing(&pod),
             (Step::Reading, Input::Reply(Err(CloudError::NotFound(_)))) => self.create(Seconds::ZERO),
+            (Step::Confirming(text), Input::Reply(reply)) => {
+                if let Ok(Reply::Object(pod)) = reply
+                    && !self.is_own(&pod)
+                {
+                    self.id = None;
+                }
+                Next::Failed(CloudError::Quota(text))
+            }
             (Step::Awaiting, input) => match self.wait.step(input) {
                 PodProgress::Ready(node) => self.launched(node),
                 PodProgress::Waits(next) => {
@@ -119,7 +130,11 @@ impl LaunchPod {
     fn on_created(&mut self, reply: Result<Reply, CloudError>) -> Next<Call> {
         match reply {
             Ok(Reply::Object(_)) => self.await_pod(),
-            Ok(Reply::Rejected(Rejection::Exists { .. })) => self.read(Seconds::ZERO),
+            Ok(Reply::Rejected(Rejection::Exists { .. })) => {
+                // Until it is known to be ours.
+                self.id = None;
+                self.read(Seconds::ZERO)
+            }
             Ok(Reply::Rejected(Rejection::NotYet(delay))) => self.create(delay),
             Ok(Reply::Rejected(Rejection::NamespaceTerminating)) => {
                 self.fail(FailureKind::Status, "the project is being deleted".to_owned())
@@ -132,6 +147,10 @@ impl LaunchPod {
                 self.read(Seconds(LOST_DELAY.0 * f64::from(1_u32 << (self.lost - 1))))
             }
             Ok(other) => Next::Failed(failed(format!("unexpected {other:?}"))),
+            Err(CloudError::Quota(text)) => {
+                let call = calls::pod(self.order.pool.as_str(), &self.pod);
+                self.call(Step::Confirming(text), call)
+            }
             Err(error) => {
                 // A refused pod does not exist, and it would not be ours to delete in a project of others.
                 if matches!(error, CloudError::Denied(_)) {
@@ -147,7 +166,8 @@ impl LaunchPod {
         if is_being_deleted(pod) {
             return self.read(OLD_POD_DELAY);
         }
-        if pod["metadata"]["annotations"][LAUNCH_ID] == self.launch_id.as_str() {
+        if self.is_own(pod) {
+            self.id = Some(pod_id(self.order.pool.as_str(), &self.pod));
             return self.await_pod();
         }
         // A pod of another owner must not be deleted with the node.
@@ -157,6 +177,11 @@ impl LaunchPod {
         let detail =
             format!("the pod {} in project {} exists already and belongs to {owner}", self.pod, self.order.pool);
         self.fail(FailureKind::Nodepool, detail)
+    }
+
+    /// Whether this launch made a pod.
+    fn is_own(&self, pod: &Value) -> bool {
+        pod["metadata"]["annotations"][LAUNCH_ID] == self.launch_id.as_str()
     }
 
     fn fail(&self, kind: FailureKind, detail: String) -> Next<Call> {

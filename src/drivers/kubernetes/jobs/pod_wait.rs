@@ -119,10 +119,12 @@ impl PodWait {
             Ok(Reply::Event(Some(event))) => match event["type"].as_str() {
                 Some("DELETED") => status_failure("the pod no longer exists".to_owned()),
                 // The version is too old.
-                Some("ERROR") => PodProgress::Waits(self.wait(None)),
+                Some("ERROR") => PodProgress::Waits(self.read(Step::Reading, LOOK_DELAY)),
                 _ => self.on_pod(&event["object"], 0),
             },
-            Ok(Reply::Event(None) | Reply::Rejected(Rejection::Gone)) => PodProgress::Waits(self.wait(None)),
+            Ok(Reply::Event(None) | Reply::Rejected(Rejection::Gone)) => {
+                PodProgress::Waits(self.read(Step::Reading, LOOK_DELAY))
+            }
             Err(CloudError::Denied(_)) => {
                 self.is_watch_refused = true;
                 PodProgress::Waits(self.wait(None))

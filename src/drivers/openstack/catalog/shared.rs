@@ -33,6 +33,8 @@ struct ProviderCache {
     /// Servers whose creation was rejected, perhaps because the catalog is outdated: their names, and the uploads that
     /// they would boot from. Cleared when the catalog is replaced.
     refused_servers: HashMap<String, Option<ExternalId>>,
+    /// Ports that were down in the previous listing of unused resources.
+    ports_down: HashSet<String>,
     /// Ports by server for which a floating address was requested, until it is confirmed.
     pending_floating_ips: HashMap<String, String>,
 }
@@ -149,6 +151,11 @@ impl ProviderContext {
         let cache = self.cache();
         let known = cache.servers.contains(server) || cache.floating_ips.contains_key(server);
         known.then(|| cache.floating_ips.get(server).cloned().unwrap_or_default())
+    }
+
+    /// Records the ports that are down now; returns those that were down in the previous listing.
+    pub fn remember_ports_down(&self, now: HashSet<String>) -> HashSet<String> {
+        std::mem::replace(&mut self.cache().ports_down, now)
     }
 
     /// Whether servers of this provider may have floating addresses of Neutron.

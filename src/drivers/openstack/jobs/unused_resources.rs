@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tracing::warn;
 
 use crate::common::server_section::PORTS;
 use crate::openstack::api_types::{FloatingIp, Port};
@@ -18,8 +19,9 @@ use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next, OneCall};
 
 pub struct ListUnused {
+    context: Arc<ProviderContext>,
     pending_lists: VecDeque<ListKind>,
-    /// Ports that are down, each with its server.
+    /// Ports that are down now and were down in the previous listing, each with its server.
     doubtful_ports: Vec<(String, String)>,
     step: Step,
     unused: UnusedResources,
@@ -33,11 +35,18 @@ enum Step {
 }
 
 impl ListUnused {
-    pub fn new(context: &Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
-        let lists = [(FLOATING_IPS, calls::FLOATING_IPS), (PORTS, calls::PORTS)];
+    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
+        // Floating addresses last: they may be attached while servers are checked.
+        let lists = [(PORTS, calls::PORTS), (FLOATING_IPS, calls::FLOATING_IPS)];
         let wanted = lists.into_iter().filter(|(kind, _)| kinds.contains(kind)).map(|(_, list)| list);
         let pending_lists = wanted.filter(|_| context.catalog().services.network).collect();
-        Self { pending_lists, doubtful_ports: Vec::new(), step: Step::Idle, unused: UnusedResources::default() }
+        Self {
+            context,
+            pending_lists,
+            doubtful_ports: Vec::new(),
+            step: Step::Idle,
+            unused: UnusedResources::default(),
+        }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -53,7 +62,10 @@ impl ListUnused {
                 self.unused.found.push(CloudResource::new(PORTS, port));
                 (PORTS, Ok(None))
             }
-            (Step::CheckingServer(_), Input::Reply(Err(error))) => (PORTS, Err(error)),
+            (Step::CheckingServer(port), Input::Reply(Err(error))) => {
+                warn!(provider = %self.context.provider, port, %error, "it is unknown whether the server of an unused port exists");
+                (PORTS, Ok(None))
+            }
             (_, input) => {
                 return Next::Failed(failed(format!("unexpected {input:?} while unused resources are listed")));
             }
@@ -81,10 +93,13 @@ impl ListUnused {
                     let owner = port.device_owner.as_deref().unwrap_or_default();
                     owner.is_empty() || owner.starts_with("compute:")
                 };
-                for port in ports.into_iter().filter(is_of_server) {
+                let ports: Vec<Port> = ports.into_iter().filter(is_of_server).collect();
+                let before = self.context.remember_ports_down(ports.iter().map(|port| port.id.clone()).collect());
+                for port in ports {
                     match port.device_id.filter(|server| !server.is_empty()) {
-                        Some(server) => self.doubtful_ports.push((port.id, server)),
-                        None => self.unused.found.push(CloudResource::new(PORTS, port.id)),
+                        Some(server) if before.contains(&port.id) => self.doubtful_ports.push((port.id, server)),
+                        // Nothing is deleted after one listing, so the server is checked at the next one.
+                        _ => self.unused.found.push(CloudResource::new(PORTS, port.id)),
                     }
                 }
             }
