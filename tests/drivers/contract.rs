@@ -213,6 +213,8 @@ async fn launched_as(provider: &mut ProviderHarness, order: LaunchOrder) -> Inst
     loop {
         match provider.next().await.1 {
             JobEvent::InstanceKnown(id) => known = Some(id),
+            // An existing instance is checked before it counts as ours.
+            JobEvent::NoInstance => known = None,
             JobEvent::Finished(Ok(Outcome::Launched(instance))) => {
                 assert_eq!(known.as_ref(), Some(&instance.external_id), "the id is reported before the end");
                 return *instance;

@@ -185,10 +185,11 @@ impl LaunchNode {
         if self.label.is_none() {
             return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
         }
-        // Known before the first request, so that a crash cannot lose the namespace.
-        self.id = Some(ExternalId::text(self.namespace.clone()));
         match &self.order.prior_instance {
-            Some(prior) if prior.to_string() == self.namespace => self.read_namespace(Seconds::ZERO),
+            Some(prior) if prior.to_string() == self.namespace => {
+                self.id = Some(prior.clone());
+                self.read_namespace(Seconds::ZERO)
+            }
             _ => self.create(Part::Namespace),
         }
     }
@@ -252,12 +253,20 @@ impl LaunchNode {
         if self.hidden > MAX_HIDDEN {
             return self.fail_as_foreign("is not visible to this account");
         }
-        self.repeat(Part::Namespace, HIDDEN_DELAY)
+        self.create_after(Part::Namespace, HIDDEN_DELAY)
     }
 
     fn create(&mut self, part: Part) -> Next<Call> {
+        self.create_after(part, Seconds::ZERO)
+    }
+
+    fn create_after(&mut self, part: Part, delay: Seconds) -> Next<Call> {
+        if part == Part::Namespace {
+            // Known before the request, so that a crash cannot lose the namespace.
+            self.id = Some(ExternalId::text(self.namespace.clone()));
+        }
         match self.creation(part) {
-            Ok(call) => self.call(Step::Creating(part), call),
+            Ok(call) => self.call(Step::Creating(part), call.after(delay)),
             Err(error) => Next::Failed(error),
         }
     }
@@ -293,11 +302,13 @@ impl LaunchNode {
                 self.next_part(part)
             }
             Ok(Reply::Rejected(Rejection::Exists { is_being_deleted })) => {
-                // Until it is known to be ours.
-                self.id = None;
+                // Until it is known to be ours. A hidden project cannot be deleted anyway.
+                if self.hidden == 0 {
+                    self.id = None;
+                }
                 self.read_namespace(if is_being_deleted { OLD_NAMESPACE_DELAY } else { Seconds::ZERO })
             }
-            Ok(Reply::Rejected(Rejection::NotYet(delay))) => self.repeat(part, delay),
+            Ok(Reply::Rejected(Rejection::NotYet(delay))) => self.create_after(part, delay),
             Ok(Reply::Rejected(Rejection::NamespaceTerminating)) => {
                 status_failure("the namespace is being deleted".to_owned())
             }
@@ -319,7 +330,7 @@ impl LaunchNode {
             }
             Err(CloudError::Denied(_)) if part != Part::Namespace && self.may_be_refused() => {
                 self.refused += 1;
-                self.repeat(part, REFUSED_DELAY)
+                self.create_after(part, REFUSED_DELAY)
             }
             Err(CloudError::Denied(text) | CloudError::NotFound(text))
                 if part == Part::Namespace && lacks_projects(&text) =>
@@ -348,13 +359,6 @@ impl LaunchNode {
 
     fn may_be_refused(&self) -> bool {
         self.variant().is_openshift() && self.refused < MAX_REFUSED
-    }
-
-    fn repeat(&mut self, part: Part, delay: Seconds) -> Next<Call> {
-        match self.creation(part) {
-            Ok(call) => self.call(Step::Creating(part), call.after(delay)),
-            Err(error) => Next::Failed(error),
-        }
     }
 
     fn next_part(&mut self, part: Part) -> Next<Call> {
@@ -501,6 +505,18 @@ mod tests {
             may_appear: false,
         };
         LaunchNode::new(driver.context.clone(), Arc::new(order))
+    }
+
+    #[test]
+    fn a_namespace_is_known_before_each_request_for_it() {
+        let mut launch = openshift_launch();
+        assert!(matches!(launch.step(Input::Start), Next::Call(_)) && launch.external_id().is_some());
+        // The existing one may belong to others.
+        let exists = Rejection::Exists { is_being_deleted: true };
+        launch.step(Input::Reply(Ok(Reply::Rejected(exists))));
+        assert_eq!(launch.external_id(), None);
+        let next = launch.step(Input::Reply(Err(CloudError::not_found("it has ended"))));
+        assert!(matches!(next, Next::Call(_)) && launch.external_id().is_some());
     }
 
     #[test]

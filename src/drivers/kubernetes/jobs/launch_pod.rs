@@ -109,11 +109,12 @@ impl LaunchPod {
         if self.label.is_none() {
             return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
         }
-        // Known before the first request, so that a crash cannot lose the pod.
         let id = pod_id(self.order.pool.as_str(), &self.pod);
-        let is_known = self.order.prior_instance.as_ref() == Some(&id);
-        self.id = Some(id);
-        if is_known { self.read(Seconds::ZERO) } else { self.create(Seconds::ZERO) }
+        if self.order.prior_instance.as_ref() == Some(&id) {
+            self.id = Some(id);
+            return self.read(Seconds::ZERO);
+        }
+        self.create(Seconds::ZERO)
     }
 
     fn create(&mut self, delay: Seconds) -> Next<Call> {
@@ -123,6 +124,8 @@ impl LaunchPod {
         annotations.insert(LAUNCH_ID.to_owned(), self.launch_id.clone());
         let labels = marks::labels(&self.context, &self.order, label);
         let body = objects::pod(&self.pod, &labels, &annotations, spec);
+        // Known before the request, so that a crash cannot lose the pod.
+        self.id = Some(pod_id(self.order.pool.as_str(), &self.pod));
         let call = calls::create_pod(self.order.pool.as_str(), body).after(delay);
         self.call(Step::Creating, call)
     }
