@@ -24,8 +24,8 @@ pub fn check(section: &ProviderConfig, settings: &Settings, files: &[PathBuf], d
     let at = section.section.get("context").map_or(section.section.at, |context| context.at);
     if let Some(only) = credentials_without_token(user) {
         let problem =
-            format!("the account of context {name} has {only} and no token, so nobody could log in to its pods");
-        diagnostics.error(at, problem, "give the user of the context a token; provider is out of service");
+            format!("the account of context {name} has {only} and no token, so no job could log in to its pods");
+        diagnostics.error(at, problem, "give the user of the context a token");
     } else if let Some(source) = changing_token(user) {
         let problem = format!("the token of context {name} comes from {source}, and may end while a job uses its pod");
         diagnostics.warning(at, problem, "use the token of a secret of type kubernetes.io/service-account-token");
