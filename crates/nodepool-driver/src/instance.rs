@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Resources;
@@ -102,17 +102,22 @@ pub struct Inventory {
     instances: Vec<Instance>,
     /// Index of the instances whose id is a text.
     #[serde(skip)]
-    by_id: HashMap<String, usize>,
+    by_text: HashMap<String, usize>,
+    /// Index of the others.
+    #[serde(skip)]
+    by_parts: HashMap<String, usize>,
 }
 
 impl Inventory {
     pub fn new(instances: Vec<Instance>) -> Self {
-        let id = |(index, instance): (usize, &Instance)| match &instance.external_id {
-            ExternalId::Text(id) => Some((id.clone(), index)),
-            ExternalId::Object(_) => None,
-        };
-        let by_id = instances.iter().enumerate().filter_map(id).collect();
-        Self { instances, by_id }
+        let (mut by_text, mut by_parts) = (HashMap::new(), HashMap::new());
+        for (index, instance) in instances.iter().enumerate() {
+            match &instance.external_id {
+                ExternalId::Text(id) => by_text.insert(id.clone(), index),
+                ExternalId::Object(parts) => by_parts.insert(key_of(parts), index),
+            };
+        }
+        Self { instances, by_text, by_parts }
     }
 
     pub fn instances(&self) -> &[Instance] {
@@ -136,17 +141,34 @@ impl Inventory {
     }
 
     pub fn find(&self, id: &ExternalId) -> Option<&Instance> {
-        match id {
-            ExternalId::Text(id) => self.by_id.get(id).map(|index| &self.instances[*index]),
-            ExternalId::Object(_) => self.instances.iter().find(|instance| instance.external_id == *id),
-        }
+        let index = match id {
+            ExternalId::Text(id) => self.by_text.get(id),
+            ExternalId::Object(parts) => self.by_parts.get(&key_of(parts)),
+        };
+        index.map(|index| &self.instances[*index])
     }
+}
+
+/// The same text for equal ids, whatever the order of their parts.
+fn key_of(parts: &Map<String, Value>) -> String {
+    format!("{:?}", parts.iter().collect::<BTreeMap<_, _>>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn an_id_of_several_parts_is_found_whatever_their_order() {
+        let id = |text: &str| serde_json::from_str::<ExternalId>(text).unwrap();
+        let instances = [id(r#"{"a": 1, "b": 2}"#), ExternalId::text("x")].map(Instance::new);
+        let inventory = Inventory::new(instances.to_vec());
+        for known in [id(r#"{"b": 2, "a": 1}"#), ExternalId::text("x")] {
+            assert_eq!(inventory.find(&known).map(|found| &found.external_id), Some(&known));
+        }
+        assert!(inventory.find(&id(r#"{"a": 1}"#)).is_none());
+    }
 
     #[test]
     fn credentials_of_a_login_are_not_shown() {

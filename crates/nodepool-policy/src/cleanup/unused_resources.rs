@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::leaks::Proof;
 use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources};
 use nodepool_model::records::ids::{NodeId, ProviderName};
-use nodepool_model::records::time::{MonotonicTime, Seconds};
+use nodepool_model::records::time::MonotonicTime;
 
 /// Maximum number of resources without metadata that one listing of a kind deletes.
 const UNMARKED_BUDGET: usize = 100;
@@ -67,7 +67,7 @@ impl UnusedTracker {
         }
         for kind in kinds {
             let state = self.kinds.entry(kind.name).or_default();
-            if state.listed_at.is_none_or(|last| (now - last).0 >= kind.interval.0.max(Seconds::ZERO.0)) {
+            if state.listed_at.is_none_or(|last| (now - last).0 >= kind.interval.0) {
                 state.listed_at = Some(now);
                 self.listing.push(kind.name);
             }
@@ -196,6 +196,7 @@ pub fn orphans<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodepool_model::records::time::Seconds;
 
     const PORTS: ResourceKind =
         ResourceKind { name: "ports", interval: Seconds(600.0), has_metadata: false, unused: "down" };
@@ -211,6 +212,11 @@ mod tests {
 
     fn listing(found: &[CloudResource]) -> UnusedResources {
         UnusedResources { found: found.to_vec(), failed: BTreeMap::new() }
+    }
+
+    /// Owners that all exist.
+    fn of_existing_nodes(provider: &ProviderName) -> Owners<'_> {
+        Owners { provider, exists: &|_| true, leaked_instances: BTreeSet::new(), proven_instances: 0, budget: 10 }
     }
 
     /// A tracker with its kinds, and nodes that have records.
@@ -269,13 +275,8 @@ mod tests {
         let at = |seconds: f64| MonotonicTime::default() + Seconds(seconds);
         assert_eq!(tracker.due(&[PORTS, NICS], at(0.0)), ["ports", "nics"]);
         assert!(tracker.due(&[PORTS, NICS], at(60.0)).is_empty());
-        let owners = Owners {
-            provider: &"p".into(),
-            exists: &|_| true,
-            leaked_instances: BTreeSet::new(),
-            proven_instances: 0,
-            budget: 10,
-        };
+        let provider = ProviderName::from("p");
+        let owners = of_existing_nodes(&provider);
         tracker.listed(&[PORTS, NICS], None, &owners);
         assert_eq!(tracker.due(&[PORTS, NICS], at(120.0)), ["nics"]);
         tracker.listed(&[PORTS, NICS], None, &owners);
@@ -352,13 +353,8 @@ mod tests {
         harness.now = harness.now + Seconds(600.0);
         harness.tracker.due(&[PORTS], harness.now);
         let failed = UnusedResources { failed: BTreeMap::from([("ports", "503".to_owned())]), ..listing(&[]) };
-        let owners = Owners {
-            provider: &"p".into(),
-            exists: &|_| true,
-            leaked_instances: BTreeSet::new(),
-            proven_instances: 0,
-            budget: 10,
-        };
+        let provider = ProviderName::from("p");
+        let owners = of_existing_nodes(&provider);
         for listing in [&failed, &listing(&[])] {
             // The second one is of other kinds.
             assert_eq!(harness.tracker.listed(&[PORTS], Some(listing), &owners), Findings::default());

@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::lost::LostRequests;
 use super::marks;
 use super::pod_wait::{PodProgress, PodWait};
 use crate::kubernetes::calls::{self, Call, Reply};
@@ -30,9 +31,6 @@ use nodepool_model::records::time::Seconds;
 const FIRST_TOKEN_DELAY: Seconds = Seconds(0.05);
 const LAST_TOKEN_DELAY: Seconds = Seconds(1.0);
 const TOKEN_TIMEOUT: Seconds = Seconds(30.0);
-/// Number of requests without a response after which a launch fails, and the delay after the first one.
-const MAX_LOST: u32 = 6;
-const LOST_DELAY: Seconds = Seconds(0.2);
 /// Time between two looks at the namespace of an earlier attempt that is being deleted.
 const OLD_NAMESPACE_DELAY: Seconds = Seconds(0.5);
 /// Number of looks at a project that exists but is not visible. OpenShift shows its users no project of their own that
@@ -54,8 +52,7 @@ pub struct LaunchNode {
     /// The cluster refuses to grant the account rights that the launcher does not have itself.
     has_plain_role: bool,
     token: Option<Token>,
-    /// Consecutive requests without a response.
-    lost: u32,
+    lost: LostRequests,
     /// Requests that a new project refused.
     refused: u32,
     /// Looks at a project that exists but is not visible.
@@ -117,7 +114,7 @@ impl LaunchNode {
             launch_id,
             has_plain_role: false,
             token: None,
-            lost: 0,
+            lost: LostRequests::default(),
             refused: 0,
             hidden: 0,
             pod,
@@ -212,13 +209,13 @@ impl LaunchNode {
         if is_being_deleted(namespace) {
             return self.read_namespace(OLD_NAMESPACE_DELAY);
         }
-        let marks = marks_of(namespace);
         match self.is_own(namespace) {
             true => {
                 self.id = Some(ExternalId::text(self.namespace.clone()));
                 self.next_part(Part::Namespace)
             }
             false => {
+                let marks = marks_of(namespace);
                 let owner = marks.get("nodepool_provider_name").map_or("another owner", String::as_str);
                 self.fail_as_foreign(&format!("belongs to {owner}"))
             }
@@ -316,11 +313,9 @@ impl LaunchNode {
                 Next::Failed(failed(format!("unexpected {other:?}")))
             }
             Ok(Reply::Lost(text)) => {
-                self.lost += 1;
-                if self.lost >= MAX_LOST {
+                let Some(delay) = self.lost.next_delay() else {
                     return Next::Failed(CloudError::Outage { detail: text, may_have_worked: true });
-                }
-                let delay = Seconds(LOST_DELAY.0 * f64::from(1_u32 << (self.lost - 1)));
+                };
                 let call = self.variant().home(&self.namespace).after(delay);
                 self.call(Step::Recovering(part), call)
             }
@@ -362,7 +357,7 @@ impl LaunchNode {
     }
 
     fn next_part(&mut self, part: Part) -> Next<Call> {
-        self.lost = 0;
+        self.lost = LostRequests::default();
         let is_project = self.variant().is_openshift();
         match part {
             Part::Namespace => self.create(Part::Account),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::lost::LostRequests;
 use super::marks;
 use super::pod_wait::{PodProgress, PodWait};
 use crate::kubernetes::calls::{self, Call, Reply};
@@ -19,9 +20,6 @@ use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
-/// Number of requests without a response after which a launch fails, and the delay after the first one.
-const MAX_LOST: u32 = 6;
-const LOST_DELAY: Seconds = Seconds(0.2);
 /// Time between two looks at the pod of an earlier attempt that is being deleted.
 const OLD_POD_DELAY: Seconds = Seconds(0.5);
 
@@ -32,8 +30,7 @@ pub struct LaunchPod {
     pod: String,
     id: Option<ExternalId>,
     launch_id: String,
-    /// Consecutive requests without a response.
-    lost: u32,
+    lost: LostRequests,
     wait: PodWait,
     step: Step,
 }
@@ -58,7 +55,7 @@ impl LaunchPod {
         let id = pod_id(order.pool.as_str(), &pod);
         let wait = PodWait::new(context.clone(), id, order.pool.to_string(), pod.clone());
         let launch_id = marks::launch_id(&order);
-        Self { context, label, pod, id: None, launch_id, lost: 0, wait, step: Step::Begin, order }
+        Self { context, label, pod, id: None, launch_id, lost: LostRequests::default(), wait, step: Step::Begin, order }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -143,11 +140,10 @@ impl LaunchPod {
                 self.fail(FailureKind::Status, "the project is being deleted".to_owned())
             }
             Ok(Reply::Lost(text)) => {
-                self.lost += 1;
-                if self.lost >= MAX_LOST {
+                let Some(delay) = self.lost.next_delay() else {
                     return Next::Failed(CloudError::Outage { detail: text, may_have_worked: true });
-                }
-                self.read(Seconds(LOST_DELAY.0 * f64::from(1_u32 << (self.lost - 1))))
+                };
+                self.read(delay)
             }
             Ok(other) => Next::Failed(failed(format!("unexpected {other:?}"))),
             Err(CloudError::Quota(text)) => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
@@ -11,7 +11,6 @@ use crate::kubernetes::config::PodLabel;
 use crate::kubernetes::context::ProviderContext;
 use crate::kubernetes::names::is_label_value;
 use nodepool_driver::job::LaunchOrder;
-use serde_json::Value;
 
 /// The labels of a node's objects. Those of the configuration cannot replace the ones that identify the node.
 pub fn labels(context: &ProviderContext, order: &LaunchOrder, label: &PodLabel) -> BTreeMap<String, String> {

@@ -102,11 +102,11 @@ impl PodWait {
             });
         };
         if instance.state == InstanceState::Stopping {
-            let word = self.context.settings.variant.home_word();
-            return status_failure(match self.context.settings.variant {
-                Variant::OpenShiftPods => "the pod is being deleted".to_owned(),
-                Variant::Kubernetes | Variant::OpenShift => format!("the {word} is being deleted"),
-            });
+            let word = match self.context.settings.variant {
+                Variant::OpenShiftPods => "pod",
+                variant @ (Variant::Kubernetes | Variant::OpenShift) => variant.home_word(),
+            };
+            return status_failure(format!("the {word} is being deleted"));
         }
         match self.context.pod_state(&self.id) {
             Some(state) => self.on_state(state, 0, None),

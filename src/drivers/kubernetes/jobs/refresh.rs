@@ -7,13 +7,13 @@ use serde_json::Value;
 use tracing::info;
 
 use super::listing::{ListNodes, Purpose};
-use crate::kubernetes::calls::{self, Call, Reply, Source};
+use crate::kubernetes::calls::{self, Call, Reply};
 use crate::kubernetes::context::ProviderContext;
 use crate::kubernetes::errors::failed;
 use crate::kubernetes::quota;
 use crate::kubernetes::variant::Variant;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{PoolQuota, ProviderFacts};
+use nodepool_driver::facts::PoolQuota;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
@@ -76,13 +76,7 @@ impl Refresh {
                 };
                 inventory.instances().iter().find(exists).map(|own| own.external_id.to_string()).into_iter().collect()
             }
-            Variant::OpenShiftPods => {
-                let projects = self.context.settings.sources.iter().filter_map(|source| match source {
-                    Source::PodsOf(project) => Some(project.clone()),
-                    Source::Namespaces | Source::Projects | Source::Pods => None,
-                });
-                projects.collect()
-            }
+            Variant::OpenShiftPods => self.context.settings.pools.keys().map(ToString::to_string).collect(),
         }
     }
 
@@ -114,8 +108,7 @@ impl Refresh {
 
     fn finish(&mut self) -> Next<Call> {
         let Some(inventory) = self.inventory.take() else { return Next::Failed(failed("no inventory".to_owned())) };
-        let mut facts =
-            ProviderFacts { launch_config: self.context.facts.launch_config.clone(), ..self.context.facts.clone() };
+        let mut facts = self.context.facts.clone();
         let quotas = std::mem::take(&mut self.quotas);
         match self.context.settings.variant {
             Variant::OpenShift => {
