@@ -95,6 +95,7 @@ impl Gce {
                     login: login.clone(),
                     host_key_checking,
                     unavailable: None,
+                    backing: None,
                 };
                 pool_labels.insert(name.into(), label);
             }

@@ -79,6 +79,7 @@ impl ExtraDrivers for ShelfDriver {
             host_key_checking: false,
             console_log: false,
             unavailable: None,
+            backing: None,
         };
         let pools = section
             .pools

@@ -5,6 +5,7 @@ pub mod example;
 pub mod fake;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
+pub mod metastatic;
 pub mod openstack;
 pub mod static_nodes;
 
@@ -26,6 +27,7 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     "openshift",
     #[cfg(feature = "kubernetes")]
     "openshiftpods",
+    "metastatic",
 ];
 
 /// Visitor that `open` calls with the driver, because only `open` knows its type.
@@ -43,6 +45,7 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "example" => Ok(visitor.with(example::open(section)?)),
         #[cfg(feature = "kubernetes")]
         "kubernetes" | "openshift" | "openshiftpods" => Ok(visitor.with(kubernetes::open(section)?)),
+        "metastatic" => Ok(visitor.with(metastatic::open_without_launcher(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
             let help = format!(
@@ -75,6 +78,7 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "example" => example::diagnostics(section),
         #[cfg(feature = "kubernetes")]
         "kubernetes" | "openshift" | "openshiftpods" => kubernetes::diagnostics(section),
+        "metastatic" => metastatic::diagnostics(section),
         _ => Vec::new(),
     }
 }

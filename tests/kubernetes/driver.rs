@@ -108,7 +108,7 @@ fn a_namespace_node_has_an_account_for_its_namespace_only() {
         let mut harness = KubernetesHarness::start(&[], LABELS).await;
         let node = harness.launch("ns", "0000000001").await.unwrap();
         assert_eq!((&node.external_id, &node.interface_ip), (&ExternalId::text("main-0000000001"), &None));
-        assert_eq!(node.login.as_ref().unwrap().connection_type, "namespace");
+        assert_eq!(node.login.as_ref().unwrap().connection_type.as_deref(), Some("namespace"));
         let connection = connection(&node);
         let keys: Vec<&String> = connection.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["name", "namespace", "host", "skiptls", "token", "user", "ca_crt"]);

@@ -37,7 +37,7 @@ fn a_project_node_has_an_administrator_of_its_project_only() {
             let mut harness = start(flags).await;
             let node = harness.launch("project", "0000000001").await.unwrap();
             assert_eq!((&node.external_id, &node.interface_ip), (&ExternalId::text("main-0000000001"), &None));
-            assert_eq!(node.login.as_ref().unwrap().connection_type, "project");
+            assert_eq!(node.login.as_ref().unwrap().connection_type.as_deref(), Some("project"));
             let data = connection(&node);
             let keys: Vec<&String> = data.as_object().unwrap().keys().collect();
             assert_eq!(keys, ["namespace", "host", "skiptls", "token", "user", "ca_crt"]);

@@ -62,7 +62,7 @@ fn a_pod_node_comes_with_the_login_of_the_account() {
         assert_eq!(node.external_id, id("main", "pod-0000000001"));
         assert_eq!(node.interface_ip.as_deref(), Some("pod-0000000001"));
         assert_eq!((node.host_id.as_deref(), node.resources.get("cores")), (Some("loopback"), 1.0));
-        assert_eq!(node.login.as_ref().unwrap().connection_type, "kubectl");
+        assert_eq!(node.login.as_ref().unwrap().connection_type.as_deref(), Some("kubectl"));
         let data = connection(&node);
         assert_eq!((&data["pod"], &data["namespace"]), (&json!("pod-0000000001"), &json!("main")));
         user_of(&harness, &data).get(&format!("{PODS}/pod-0000000001")).await.expect(200);

@@ -94,6 +94,26 @@ pub struct LaunchLabel {
     pub console_log: bool,
     /// Reason why no node of this label can be launched.
     pub unavailable: Option<Unavailable>,
+    /// The backing nodes in whose slots the nodes of this label are; `None` if they have instances of their own.
+    pub backing: Option<Arc<BackingLabel>>,
+}
+
+/// Terms of the backing nodes of one label.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BackingLabel {
+    /// The label of the backing nodes themselves.
+    pub label: LabelName,
+    /// Slots of a new backing node.
+    pub slots: u32,
+    /// Time for which a backing node is kept after its last slot was freed.
+    pub grace_time: Seconds,
+    /// Time for which a backing node is kept after it was acquired.
+    pub min_retention_time: Seconds,
+    /// Age at which a backing node gets no more nodes.
+    pub max_age: Option<Seconds>,
+    /// Number of failures after which a backing node gets no more nodes. If it is `None`, one failed launch suffices,
+    /// and nodes that are returned early do not count.
+    pub max_failures: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -31,16 +31,28 @@ pub struct Instance {
     pub state: InstanceState,
     /// Connection data, if the cloud decides them at the launch; else the label's login holds.
     pub login: Option<Arc<InstanceLogin>>,
+    /// Attributes of the node, unless the pool sets them.
+    pub attributes: Map<String, Value>,
 }
 
 /// Connection data of a node that only a launch determines, such as the credentials of a pod's namespace.
 #[derive(Clone, PartialEq)]
 pub struct InstanceLogin {
-    pub connection_type: String,
+    pub username: Option<String>,
+    pub connection_type: Option<String>,
     /// Written to `connection_port` of the node's record. It contains secrets, so it is not shown.
     pub connection_port: Value,
     pub python_path: Option<String>,
     pub shell_type: Option<String>,
+    /// Known host keys; those that a scan gathers replace them.
+    pub host_keys: Vec<String>,
+}
+
+impl InstanceLogin {
+    /// The port, if connections are made to one.
+    pub fn port(&self) -> Option<u16> {
+        self.connection_port.as_u64().and_then(|port| u16::try_from(port).ok())
+    }
 }
 
 impl fmt::Debug for InstanceLogin {
@@ -82,6 +94,7 @@ impl Instance {
             resources: Resources::none(),
             state: InstanceState::Running,
             login: None,
+            attributes: Map::new(),
         }
     }
 
@@ -173,10 +186,12 @@ mod tests {
     #[test]
     fn credentials_of_a_login_are_not_shown() {
         let login = InstanceLogin {
-            connection_type: "kubectl".to_owned(),
+            username: None,
+            connection_type: Some("kubectl".to_owned()),
             connection_port: json!({"token": "hunter2"}),
             python_path: None,
             shell_type: None,
+            host_keys: Vec::new(),
         };
         let instance = Instance { login: Some(Arc::new(login)), ..Instance::new(ExternalId::text("i")) };
         let shown = format!("{instance:?} {}", serde_json::to_string(&instance).unwrap());

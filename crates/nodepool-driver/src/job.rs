@@ -135,4 +135,6 @@ pub enum Notification {
     NodeDeleted(NodeId),
     /// It was allocated to a request other than the one it was launched for.
     NodeReused(NodeId),
+    /// An attempt to launch it failed. Its instance, if any, still exists.
+    AttemptFailed(NodeId),
 }

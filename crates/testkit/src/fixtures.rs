@@ -30,6 +30,7 @@ pub fn launch_config(labels: &[&str]) -> LaunchConfig {
         host_key_checking: false,
         console_log: false,
         unavailable: None,
+        backing: None,
     };
     LaunchConfig {
         attempts: 1,

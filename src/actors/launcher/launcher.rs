@@ -11,9 +11,11 @@ use actix::{
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::backing_worker::{BackingProvider, BackingWorker, BackingWorkerDeps, SetBackingProviders};
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerDeps};
 use super::leak_worker::{LeakWorker, LeakWorkerDeps};
 use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
+use super::slot_board::SlotBoard;
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::LoadedConfig;
 use crate::actors::process::config_status::ConfigStatus;
@@ -33,6 +35,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::config::Config;
 use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::ids::{LabelName, PoolId, ProviderName, RequestId};
+use nodepool_model::records::request::MIN_READY_PRIORITY;
 use nodepool_model::report::status::PoolVerdict;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::reload::{self, Change};
@@ -91,6 +94,9 @@ pub struct Launcher {
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
     /// State shared by the pools, such as reservations of tenant limits.
     shared_pools: watch::Sender<SharedPoolState>,
+    /// Slots of the metastatic providers. They outlive the drivers, which a reload replaces.
+    slot_boards: BTreeMap<ProviderName, Arc<SlotBoard>>,
+    backing: Option<Addr<BackingWorker>>,
     cleanup: Option<Addr<CleanupWorker>>,
     leaks: Option<Addr<LeakWorker>>,
     /// Exists only if statsd is configured.
@@ -118,6 +124,8 @@ impl Launcher {
             facts: BTreeMap::new(),
             busy: BTreeMap::new(),
             shared_pools: watch::Sender::default(),
+            slot_boards: BTreeMap::new(),
+            backing: None,
             cleanup: None,
             leaks: None,
             stats: None,
@@ -143,8 +151,15 @@ impl Launcher {
     }
 
     fn start_provider(&mut self, name: &ProviderName) {
-        let section = self.config.providers[name].clone();
-        match providers::start(&section, self.task_manager_deps(), self.context.drivers.as_deref()) {
+        let (section, deps) = (self.config.providers[name].clone(), self.task_manager_deps());
+        let started = if providers::is_metastatic(&section) {
+            let new_board = || Arc::new(SlotBoard::new(self.store.clone()));
+            let board = self.slot_boards.entry(name.clone()).or_insert_with(new_board).clone();
+            providers::start_metastatic(&section, deps, board)
+        } else {
+            providers::start(&section, deps, self.context.drivers.as_deref())
+        };
+        match started {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
                 self.failed_providers.remove(name);
@@ -254,6 +269,28 @@ impl Launcher {
         self.leaks = Some(LeakWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| LeakWorker::new(deps)));
     }
 
+    fn start_backing_worker(&mut self) {
+        let deps = BackingWorkerDeps {
+            store: self.store.clone(),
+            guard: self.panics.guard("BackingWorker"),
+            dumps: self.context.registry.clone(),
+        };
+        let start = |_: &mut Context<BackingWorker>| BackingWorker::new(deps);
+        self.backing = Some(BackingWorker::start_in_arbiter(&self.context.arbiters.pools, start));
+        self.set_backing_providers();
+    }
+
+    fn set_backing_providers(&mut self) {
+        let Some(backing) = &self.backing else { return };
+        self.slot_boards
+            .retain(|name, _| self.config.providers.get(name).is_some_and(|section| providers::is_metastatic(section)));
+        let provider = |(name, board): (&ProviderName, &Arc<SlotBoard>)| {
+            let handle = self.providers.get(name)?.clone();
+            Some((name.clone(), BackingProvider { handle, board: board.clone() }))
+        };
+        backing.do_send(SetBackingProviders(self.slot_boards.iter().filter_map(provider).collect()));
+    }
+
     fn start_stats_worker(&mut self) {
         self.stats = StatsWorker::start_if_configured(
             self.store.zk().clone(),
@@ -355,6 +392,7 @@ impl Launcher {
                 providers: self.providers.clone(),
             });
         }
+        self.set_backing_providers();
         if let Some(leaks) = &self.leaks {
             leaks.do_send(cleanup_worker::ReconfigureCleanupWorker {
                 config: self.config.clone(),
@@ -377,7 +415,7 @@ impl Launcher {
         let event = nodepool_rng::uuid().simple().to_string();
         let request = min_ready::request(&label, event.clone(), clock::now());
         let store = self.store.clone();
-        let submitting = async move { store.submit_min_ready(request).await };
+        let submitting = async move { store.submit_own_request(MIN_READY_PRIORITY, request).await };
         ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {
             match &result {
                 Ok(id) => {
@@ -442,6 +480,7 @@ impl Actor for Launcher {
         self.start_missing_pools();
         self.start_cleanup();
         self.start_leak_worker();
+        self.start_backing_worker();
         self.start_stats_worker();
         self.follow_facts();
         self.reconcile(ctx);
@@ -469,6 +508,9 @@ impl Handler<Shutdown> for Launcher {
         }
         if let Some(leaks) = self.leaks.take() {
             leaks.do_send(Shutdown);
+        }
+        if let Some(backing) = self.backing.take() {
+            backing.do_send(Shutdown);
         }
         if let Some(stats) = self.stats.take() {
             stats.do_send(Shutdown);

@@ -1,5 +1,6 @@
 //! The launcher: its root actor and one worker per duty.
 
+pub mod backing_worker;
 pub mod cleanup_worker;
 pub(crate) mod deletions;
 pub(crate) mod label_status_log;
@@ -9,4 +10,5 @@ pub(crate) mod pool_launches;
 mod pool_registration;
 pub mod pool_worker;
 pub(crate) mod request_lease;
+pub mod slot_board;
 pub mod stats_worker;

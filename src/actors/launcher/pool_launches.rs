@@ -387,6 +387,9 @@ impl PoolWorker {
         let took_s = (took.0 * 1000.0).round() / 1000.0;
         info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
         self.traces.attempt_ended(node, result);
+        if let (Some(notify), true) = (&self.deps.provider.notify, result != "ready") {
+            notify.do_send(Notify(Notification::AttemptFailed(node.clone())));
+        }
         if !self.deps.samples.is_enabled() {
             return;
         }

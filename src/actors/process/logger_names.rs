@@ -22,8 +22,9 @@ pub static NODEPOOL: LoggerNames = LoggerNames {
 };
 
 /// Modules that do the work for which Nodepool 11 has a logger.
-const MODULES: [(&str, &str); 22] = [
+const MODULES: [(&str, &str); 24] = [
     ("nodepool::actors::builder::builder", "nodepool.builder.NodePoolBuilder"),
+    ("nodepool::actors::launcher::backing_worker", "nodepool.driver.metastatic.MetastaticAdapter"),
     ("nodepool::actors::launcher::cleanup_worker", "nodepool.CleanupWorker"),
     ("nodepool::actors::runtime::dump", "nodepool.stack_dump"),
     ("nodepool::actors::launcher::launcher", "nodepool.NodePool"),
@@ -38,6 +39,7 @@ const MODULES: [(&str, &str); 22] = [
     ("nodepool::actors::provider::task_manager", "nodepool.StateMachineProvider"),
     ("nodepool::actors::web", "nodepool.WebApp"),
     ("nodepool_drivers::common::keyscan", "nodepool.utils"),
+    ("nodepool_drivers::metastatic", "nodepool.driver.metastatic.MetastaticAdapter"),
     ("nodepool_drivers::openstack", "nodepool.OpenStackAdapter"),
     ("nodepool_drivers::static_nodes", "nodepool.driver.static"),
     ("nodepool_drivers", "nodepool.driver"),

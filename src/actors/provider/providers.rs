@@ -1,12 +1,14 @@
 //! Start of providers: opens the driver of a section and starts its TaskManager.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::jobs::ProviderHandle;
 use super::task_manager::{TaskManager, TaskManagerDeps};
 use crate::actors::process::config_status::DriverFiles;
 use nodepool_driver::driver::Driver;
 use nodepool_drivers::OpenDriver;
+use nodepool_drivers::metastatic::{self, Slots};
 use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::records::ids::ProviderName;
 use python_yaml::diagnostics::Diagnostic;
@@ -69,4 +71,19 @@ pub fn start(
         Some(extra) => extra.open(section, start),
         None => nodepool_drivers::open(section, start),
     }
+}
+
+/// Whether the launcher itself keeps the instances of a provider, in the slots of backing nodes.
+pub fn is_metastatic(section: &ProviderConfig) -> bool {
+    section.driver == "metastatic"
+}
+
+/// Starts a metastatic provider of a launcher.
+pub fn start_metastatic<S: Slots>(
+    section: &ProviderConfig,
+    deps: TaskManagerDeps,
+    slots: Arc<S>,
+) -> Result<ProviderHandle, Vec<Diagnostic>> {
+    let driver = metastatic::open(section, slots)?;
+    Ok(StartProvider { provider: section.name.clone(), deps }.with(driver))
 }

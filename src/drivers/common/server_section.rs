@@ -96,7 +96,7 @@ impl Section {
                 Err(unavailable) => (None, Some(unavailable)),
             };
             let Label { image, login, host_key_checking, console_log, .. } = label.clone();
-            LaunchLabel { need, image: Some(image), login, host_key_checking, console_log, unavailable }
+            LaunchLabel { need, image: Some(image), login, host_key_checking, console_log, unavailable, backing: None }
         };
         let pools = self.labels.iter().map(|(pool, labels)| {
             (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), launch_label(pool, name, label))).collect())

@@ -85,6 +85,7 @@ fn read_pool(
             host_key_checking,
             console_log: false,
             unavailable: None,
+            backing: None,
         };
         labels.insert(name, label);
     }

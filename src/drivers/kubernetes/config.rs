@@ -73,6 +73,7 @@ impl Settings {
             host_key_checking: false,
             console_log: false,
             unavailable: label.problem.clone().map(Unavailable::Permanent),
+            backing: None,
         };
         let pools = self.pools.iter().map(|(pool, labels)| {
             (pool.clone(), labels.iter().map(|(name, of_pool)| (name.clone(), label(of_pool))).collect())

@@ -455,7 +455,11 @@ fn add_nodes(update: &mut SnapshotUpdate<'_>, ids: &[NodeId], nodes: Vec<Node>) 
 }
 
 /// Updates written nodes in the snapshot; the replies to their writes are in the same order.
-fn change_nodes(update: &mut SnapshotUpdate<'_>, nodes: Vec<NodeChange>, replies: impl IntoIterator<Item = OpReply>) {
+pub(crate) fn change_nodes(
+    update: &mut SnapshotUpdate<'_>,
+    nodes: Vec<NodeChange>,
+    replies: impl IntoIterator<Item = OpReply>,
+) {
     let stats = replies.into_iter().filter_map(|reply| match reply {
         OpReply::Set(stat) => Some(stat),
         _ => None,

@@ -19,7 +19,7 @@ use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
-use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest};
+use nodepool_model::records::request::NodeRequest;
 use nodepool_model::snapshot::{LockState, NodeChange, RequestChange, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
@@ -152,10 +152,10 @@ impl Store {
         Ok(id)
     }
 
-    /// Creates a min-ready request. It is ephemeral and ends with the session.
-    pub async fn submit_min_ready(&self, request: NodeRequest) -> Result<RequestId, WriteError> {
+    /// Creates a request of this launcher itself. It is ephemeral and ends with the session.
+    pub async fn submit_own_request(&self, priority: &str, request: NodeRequest) -> Result<RequestId, WriteError> {
         let data = Bytes::from(json::to_bytes(&request));
-        let prefix = paths::request_prefix(MIN_READY_PRIORITY);
+        let prefix = paths::request_prefix(priority);
         let created = self.zk.create(&prefix, data, CreateMode::EphemeralSequential).await;
         let (path, stat) = created.map_err(|error| write_error_of(&error))?;
         let id = RequestId::from(paths::name(&path));

@@ -1,5 +1,6 @@
 //! Records as they are stored in ZooKeeper, and the value types they are made of.
 
+pub mod backing;
 pub mod component;
 pub mod ids;
 pub mod image_build;

@@ -21,7 +21,9 @@ use crate::snapshot::images::Images;
 use crate::snapshot::pool_registry::PoolRegistry;
 use crate::snapshot::transition::Transition;
 use crate::snapshot::usage_totals::UsageTotals;
-pub use crate::snapshot::versioned::{Change, LockState, NodeChange, RequestChange, Versioned, WriteError};
+pub use crate::snapshot::versioned::{
+    Change, LockState, LockedChange, NodeChange, RequestChange, Versioned, WriteError,
+};
 
 pub use differences::LockChange;
 

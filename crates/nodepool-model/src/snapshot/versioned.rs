@@ -27,6 +27,13 @@ pub struct Change<I, T> {
 }
 
 pub type NodeChange = Change<NodeId, Node>;
+/// The change of a node whose lock has this holder, by the name of its contender.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LockedChange {
+    pub node: NodeChange,
+    pub holder: String,
+}
+
 pub type RequestChange = Change<RequestId, NodeRequest>;
 
 impl<T: Clone> Versioned<T> {
@@ -75,5 +82,10 @@ impl LockState {
 
     pub fn is_held(&self) -> bool {
         !self.contenders.is_empty()
+    }
+
+    /// Name of the contender that holds the lock: the one with the lowest sequence number.
+    pub fn holder(&self) -> Option<&String> {
+        self.contenders.iter().min_by_key(|name| name.rsplit("__lock__").next())
     }
 }

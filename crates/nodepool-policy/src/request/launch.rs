@@ -180,7 +180,7 @@ impl Launch {
             boot_timeout: rules.boot_timeout,
             port: label.host_key_checking.then_some(label.login.connection_port),
             console_log: label.console_log,
-            gathers_keys: matches!(label.login.connection_type.as_deref(), Some("ssh" | "network_cli")),
+            gathers_keys: has_host_keys(label.login.connection_type.as_deref()),
         };
         let order = Arc::new(order);
         let job = Job::Launch(order.clone());
@@ -347,7 +347,7 @@ impl Launch {
 
     fn created(&mut self, instance: Box<Instance>, now: MonotonicTime) -> Vec<LaunchEffect> {
         let mut effects = self.note_id(instance.external_id.clone());
-        let Some(port) = self.checks.port else {
+        let Some(port) = self.scan_port(&instance) else {
             effects.extend(self.ready(instance, Vec::new(), now));
             return effects;
         };
@@ -356,12 +356,19 @@ impl Launch {
         effects
     }
 
+    /// The port to check. Credentials in place of a port are used without a check.
+    fn scan_port(&self, instance: &Instance) -> Option<u16> {
+        let own_port = instance.login.as_ref().map(|login| login.port());
+        self.checks.port.and_then(|port| own_port.unwrap_or(Some(port)))
+    }
+
     fn scan(&self, instance: &Instance, port: u16) -> LaunchEffect {
+        let own_type = instance.login.as_ref().map(|login| login.connection_type.as_deref());
         LaunchEffect::Scan(ScanTarget {
             attempt: self.attempt,
             address: instance.interface_ip.clone().unwrap_or_default(),
             port,
-            gathers_keys: self.checks.gathers_keys,
+            gathers_keys: own_type.map_or(self.checks.gathers_keys, has_host_keys),
             timeout: self.checks.boot_timeout,
         })
     }
@@ -392,7 +399,7 @@ impl Launch {
     }
 
     fn scan_again(&mut self, instance: Box<Instance>) -> Vec<LaunchEffect> {
-        let effects = self.checks.port.map(|port| self.scan(&instance, port)).into_iter().collect();
+        let effects = self.scan_port(&instance).map(|port| self.scan(&instance, port)).into_iter().collect();
         self.stage = Stage::Scanning(instance, ScanStage::Running);
         effects
     }
@@ -493,6 +500,10 @@ impl Launch {
         self.stage = Stage::Finished;
         vec![LaunchEffect::Finished(LaunchOutcome::Failed(error))]
     }
+}
+
+fn has_host_keys(connection_type: Option<&str>) -> bool {
+    matches!(connection_type, Some("ssh" | "network_cli"))
 }
 
 fn timeout_error() -> CloudError {

@@ -81,6 +81,13 @@ pub(crate) fn resources(resources: &Resources) -> JsonMap {
     numbers.into()
 }
 
+/// The pool's attributes, and those of the instance that the pool does not set.
+fn with_defaults(attributes: &Json, defaults: &serde_json::Map<String, serde_json::Value>) -> Json {
+    let mut merged = defaults.clone();
+    merged.extend(attributes.as_object().cloned().unwrap_or_default());
+    serde_json::Value::Object(merged).into()
+}
+
 /// Whole numbers are written without a decimal point, as Nodepool 11 writes them.
 fn number(amount: f64) -> serde_json::Value {
     if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
@@ -116,10 +123,15 @@ pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, inputs: &
         record.az = instance.zone.clone();
         record.host_id = instance.host_id.clone();
         if let Some(login) = &instance.login {
-            record.connection_type = Some(login.connection_type.clone());
+            record.username = login.username.clone();
+            record.connection_type = login.connection_type.clone();
             record.connection_port = login.connection_port.clone().into();
             record.python_path = login.python_path.clone();
             record.shell_type = login.shell_type.clone();
+            record.host_keys = login.host_keys.clone();
+        }
+        if !instance.attributes.is_empty() {
+            record.attributes = with_defaults(&record.attributes, &instance.attributes);
         }
         if !instance.resources.is_empty() {
             record.resources = Some(resources(&instance.resources));

@@ -122,8 +122,11 @@ impl RequestedNode {
         }
         let change = match &mut self.state {
             RequestedNodeState::Launching(launch) => {
-                let id = id_value(&launch.recorded_id())?;
-                inputs.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id)
+                let (id, stored) = (id_value(&launch.recorded_id())?, inputs.snapshot.node(node)?);
+                if stored.record.external_id == id {
+                    return None;
+                }
+                stored.change(node.clone(), |record| record.external_id = id)
             }
             RequestedNodeState::Ready { launched, is_saved } => {
                 // While the snapshot lacks the node, nothing is written; finishing the request writes the node.

@@ -416,10 +416,12 @@ impl LaunchNode {
         instance.host_id = node;
         instance.resources = label.need.clone();
         instance.login = Some(Arc::new(InstanceLogin {
-            connection_type: if is_pod { "kubectl" } else { self.variant().home_word() }.to_owned(),
+            username: None,
+            connection_type: Some(if is_pod { "kubectl" } else { self.variant().home_word() }.to_owned()),
             connection_port: self.connection(&address, token, is_pod.then(|| label.name.as_str())),
             python_path: label.python_path.clone(),
             shell_type: label.shell_type.clone(),
+            host_keys: Vec::new(),
         }));
         Next::Done(Outcome::Launched(Box::new(instance)))
     }

@@ -214,7 +214,8 @@ impl LaunchPod {
         instance.host_id = node;
         instance.resources = label.need.clone();
         instance.login = Some(Arc::new(InstanceLogin {
-            connection_type: "kubectl".to_owned(),
+            username: None,
+            connection_type: Some("kubectl".to_owned()),
             // The keys and their order are those of Nodepool 11.
             connection_port: json!({
                 "pod": self.pod, "namespace": self.order.pool, "host": address.host, "ca_crt": login.ca_crt,
@@ -222,6 +223,7 @@ impl LaunchPod {
             }),
             python_path: label.python_path.clone(),
             shell_type: label.shell_type.clone(),
+            host_keys: Vec::new(),
         }));
         Next::Done(Outcome::Launched(Box::new(instance)))
     }

@@ -94,6 +94,7 @@ impl Launches {
             host_key_checking: false,
             console_log: false,
             unavailable: None,
+            backing: None,
         };
         let server = || Resources::none().with("instances", 1.0).with("cores", 4.0);
         let labels = [

@@ -17,7 +17,15 @@ fn rules() -> LaunchConfig {
 fn label(host_key_checking: bool) -> LaunchLabel {
     let login = Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() };
     let image = LabelImage::Cloud("i".to_owned());
-    LaunchLabel { need: None, image: Some(image), login, host_key_checking, console_log: false, unavailable: None }
+    LaunchLabel {
+        need: None,
+        image: Some(image),
+        login,
+        host_key_checking,
+        console_log: false,
+        unavailable: None,
+        backing: None,
+    }
 }
 
 fn order() -> LaunchOrder {

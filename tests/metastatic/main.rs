@@ -1,0 +1,6 @@
+//! Metastatic nodes: slots of backing nodes, in whole launchers. ZooKeeper and the cloud of the backing nodes are in
+//! memory and time is paused, unless a module says otherwise.
+
+mod backing_nodes;
+mod launcher_harness;
+mod slots;
