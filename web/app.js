@@ -506,7 +506,23 @@ function providerParts(launcher, provider) {
       el('dt', {}, 'Last refreshed'), el('dd', {}, refreshedText(provider)),
       Array.isArray(provider.pools) ? provider.pools.map(asObject).flatMap((pool) => [el('dt', {}, `Pool ${textOrDash(pool.name)}`), el('dd', {}, poolText(pool))])
         : [el('dt', {}, 'Pools'), el('dd', {}, NONE)]),
+    ...backingPart(asArray(provider.backing_nodes).map(asObject)),
     el('h3', {}, 'Quota'), quotaPart(provider)];
+}
+
+/** Backing nodes of a metastatic provider, with the nodes in their slots. */
+function backingPart(nodes) {
+  if (!nodes.length) return [];
+  const rows = nodes.flatMap((node) => [
+    el('dt', {}, link('node', textOrDash(node.node)), ` ${textOrDash(node.label)}`),
+    el('dd', {}, `${asArray(node.occupants).length} of ${textOrDash(node.slots)} slots`, node.retired ? ', retired' : '', releaseText(node), ...asArray(node.occupants).map(asArray).flatMap(([slot, id]) => [el('br', {}), `${slot}: `, link('node', textOrDash(id))])),
+  ]);
+  return [el('h3', {}, 'Backing nodes'), el('dl', {}, rows)];
+}
+
+function releaseText(node) {
+  if (typeof node.released_in_s !== 'number') return '';
+  return `, idle for ${textOrDash(node.idle_s)} s, released in ${node.released_in_s} s`;
 }
 
 function launcherPanels(launcher) {

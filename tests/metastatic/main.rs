@@ -2,5 +2,6 @@
 //! memory and time is paused, unless a module says otherwise.
 
 mod backing_nodes;
+mod failures;
 mod launcher_harness;
 mod slots;

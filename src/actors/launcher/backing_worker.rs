@@ -14,6 +14,7 @@ use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::runtime::{clock, profile};
 use nodepool_model::records::backing::BACKING_PRIORITY;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
@@ -23,10 +24,15 @@ use nodepool_policy::backing::planner::{
 };
 use nodepool_zk::txn::store::Store;
 
+/// Interval at which the backing nodes are published for the page.
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
+
 pub struct BackingWorkerDeps {
     pub store: Store,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::DumpRegistry,
+    /// Receives the backing nodes, for the page.
+    pub feed: SnapshotFeed,
 }
 
 pub struct BackingWorker {
@@ -34,6 +40,8 @@ pub struct BackingWorker {
     providers: BTreeMap<ProviderName, ManagedProvider>,
     triggers: Triggers,
     actor_tasks: ActorTasks<Self>,
+    /// Set with the first provider.
+    is_publishing: bool,
     registration: Option<Registration>,
 }
 
@@ -64,6 +72,7 @@ impl BackingWorker {
             deps,
             providers: BTreeMap::new(),
             actor_tasks: ActorTasks::default(),
+            is_publishing: false,
             registration: None,
         }
     }
@@ -83,6 +92,10 @@ impl BackingWorker {
                 }
             }
         }
+        if !self.is_publishing && !self.providers.is_empty() {
+            self.is_publishing = true;
+            self.actor_tasks.spawn_interval(ctx, PUBLISH_INTERVAL, |act, _| act.publish());
+        }
         let facts = self.providers.values().map(|managed| managed.provider.handle.facts.clone());
         self.triggers.watch_facts(facts.collect());
     }
@@ -99,6 +112,15 @@ impl BackingWorker {
                 act.await_demand(board, ctx);
             }
         });
+    }
+
+    /// Publishes the backing nodes. Their times of release change without an event.
+    fn publish(&self) {
+        let (now, monotonic_now) = (clock::now(), clock::monotonic_now());
+        let nodes = |managed: &ManagedProvider| managed.planner.status(now, monotonic_now).nodes;
+        self.deps
+            .feed
+            .set_backing_nodes(self.providers.iter().map(|(name, managed)| (name.clone(), nodes(managed))).collect());
     }
 
     fn plan(&mut self, name: &ProviderName, ctx: &mut Context<Self>) {

@@ -273,6 +273,7 @@ impl Launcher {
         let deps = BackingWorkerDeps {
             store: self.store.clone(),
             guard: self.panics.guard("BackingWorker"),
+            feed: self.context.snapshot_feed.clone(),
             dumps: self.context.registry.clone(),
         };
         let start = |_: &mut Context<BackingWorker>| BackingWorker::new(deps);

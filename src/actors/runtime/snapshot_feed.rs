@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::snapshot::Snapshot;
+use nodepool_policy::backing::status::BackingNodeStatus;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription, TransitionBatch};
 
 /// Maximum number of batches that a subscriber of transitions may lag behind.
@@ -20,13 +21,22 @@ pub struct SnapshotFeed {
     published: watch::Sender<Option<Subscription>>,
     transitions: Arc<Mutex<Option<mpsc::Sender<TransitionBatch>>>>,
     facts: Arc<Mutex<FactsReceivers>>,
+    backing_nodes: Arc<Mutex<BackingNodes>>,
 }
+
+/// Backing nodes of the metastatic providers.
+pub type BackingNodes = BTreeMap<ProviderName, Vec<BackingNodeStatus>>;
 
 type FactsReceivers = BTreeMap<ProviderName, watch::Receiver<Arc<ProviderFacts>>>;
 
 impl Default for SnapshotFeed {
     fn default() -> Self {
-        Self { published: watch::Sender::new(None), transitions: Arc::default(), facts: Arc::default() }
+        Self {
+            published: watch::Sender::new(None),
+            transitions: Arc::default(),
+            facts: Arc::default(),
+            backing_nodes: Arc::default(),
+        }
     }
 }
 
@@ -59,6 +69,14 @@ impl SnapshotFeed {
     pub fn facts(&self) -> BTreeMap<ProviderName, Arc<ProviderFacts>> {
         let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect()
+    }
+
+    pub fn set_backing_nodes(&self, backing_nodes: BackingNodes) {
+        *self.backing_nodes.lock().unwrap_or_else(PoisonError::into_inner) = backing_nodes;
+    }
+
+    pub fn backing_nodes(&self) -> BackingNodes {
+        self.backing_nodes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// `None` before the first session.

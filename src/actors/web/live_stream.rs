@@ -202,7 +202,8 @@ impl LiveView {
         let (snapshot, now) = (lock(&self.last_sent).snapshot.clone(), clock::now());
         let call_stats =
             context.samples.metrics().map(|registry| lock(&self.call_stats).metrics(registry, now)).unwrap_or_default();
-        live_view::providers(&clock::inputs(&loaded.config, &snapshot, &context.snapshot_feed.facts()), &call_stats)
+        let (facts, backing_nodes) = (context.snapshot_feed.facts(), context.snapshot_feed.backing_nodes());
+        live_view::providers(&clock::inputs(&loaded.config, &snapshot, &facts), &call_stats, backing_nodes)
     }
 
     /// Metrics of all launchers, collected once for concurrent requests and those within the interval.

@@ -8,6 +8,7 @@ use serde::ser::SerializeTuple;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::actors::runtime::snapshot_feed::BackingNodes;
 use crate::actors::telemetry::gauges::{self, Quota};
 use nodepool_driver::health::CloudHealth;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
@@ -18,6 +19,7 @@ use nodepool_model::report::image_status;
 use nodepool_model::report::status::PoolVerdict;
 use nodepool_model::snapshot::ended_request::is_open;
 use nodepool_model::snapshot::{Snapshot, nodes_by_state};
+use nodepool_policy::backing::status::BackingNodeStatus;
 use nodepool_policy::inputs::Inputs;
 use python_yaml::text::printable;
 
@@ -238,6 +240,8 @@ pub struct ProviderStats {
     /// Number of nodes by state.
     pub nodes: BTreeMap<String, usize>,
     pub calls: CallStats,
+    /// Nodes in whose slots those of a metastatic provider are.
+    pub backing_nodes: Vec<BackingNodeStatus>,
 }
 
 /// A condition of a cloud.
@@ -269,8 +273,12 @@ pub struct CallStats {
     pub p95_s: Option<f64>,
 }
 
-pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>) -> Vec<ProviderStats> {
-    let stats = |(name, section): (&ProviderName, &std::sync::Arc<nodepool_model::config::ProviderConfig>)| {
+pub fn providers(
+    inputs: &Inputs<'_>,
+    calls: &BTreeMap<ProviderName, CallStats>,
+    mut backing_nodes: BackingNodes,
+) -> Vec<ProviderStats> {
+    let mut stats = |(name, section): (&ProviderName, &std::sync::Arc<nodepool_model::config::ProviderConfig>)| {
         let facts = inputs.facts.get(name);
         let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
         inputs.snapshot.nodes_of(name).for_each(|(_, stored)| {
@@ -294,9 +302,10 @@ pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallStats>)
             quotas: facts.map(|facts| gauges::quotas(name, facts, inputs.snapshot)).unwrap_or_default(),
             nodes,
             calls: calls.get(name).cloned().unwrap_or_default(),
+            backing_nodes: backing_nodes.remove(name).unwrap_or_default(),
         }
     };
-    inputs.config.providers.iter().map(stats).collect()
+    inputs.config.providers.iter().map(&mut stats).collect()
 }
 
 fn conditions(health: &CloudHealth) -> Vec<CloudCondition> {

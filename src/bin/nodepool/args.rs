@@ -84,6 +84,8 @@ pub enum Command {
     },
     /// Keep a node for inspection
     Hold { id: String },
+    /// Give a backing node of a metastatic provider no more nodes, and release it when it is empty
+    Retire { node: String },
     /// Remove the ZooKeeper data of a provider, without contacting its cloud
     Erase {
         /// Do not ask for confirmation

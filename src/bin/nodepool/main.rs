@@ -26,7 +26,7 @@ use serde_json::json;
 use args::{Command, Global};
 use commands::images::{self, alien, follow};
 use commands::request::{self, HoldPolicy};
-use commands::{admin, clouds, dump, generate, nodes, standalone, validate, watch, why};
+use commands::{admin, backing, clouds, dump, generate, nodes, standalone, validate, watch, why};
 use interrupts::Interrupts;
 use output::Output;
 
@@ -164,6 +164,7 @@ async fn with_session(
         Command::Delete { now: false, id } => nodes::delete(zk, output, &id.into()).await?,
         Command::Delete { now: true, id } => nodes::delete_now(zk, config, output, &id.into()).await?,
         Command::Hold { id } => nodes::hold(zk, output, &id.into()).await?,
+        Command::Retire { node } => backing::retire(zk.as_ref(), output, &node.into()).await?,
         Command::Erase { force, provider } => {
             let confirmation = if force { admin::Confirmation::Forced } else { admin::Confirmation::Prompt };
             let mut answers = std::io::stdin().lock();

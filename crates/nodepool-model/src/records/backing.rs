@@ -12,9 +12,11 @@ use super::time::Timestamp;
 /// Priority of requests for backing nodes.
 pub const BACKING_PRIORITY: &str = "100";
 
+const OWNERS: &str = "NodePool:metastatic:";
+
 /// The name under which a metastatic provider requests, locks and owns its backing nodes.
 pub fn owner_id(provider: &ProviderName) -> String {
-    format!("NodePool:metastatic:{provider}")
+    format!("{OWNERS}{provider}")
 }
 
 /// `user_data` of a backing node. The field contains it as a JSON text.
@@ -39,6 +41,11 @@ impl BackingRecord {
     pub fn of(node: &Node, owner: &str) -> Option<Self> {
         let text = node.user_data.as_str().filter(|text| text.contains(owner))?;
         serde_json::from_str(text).ok().filter(|record: &Self| record.owner == owner)
+    }
+
+    /// The record of a backing node, whatever provider owns it.
+    pub fn of_any_owner(node: &Node) -> Option<Self> {
+        serde_json::from_str(node.user_data.as_str()?).ok().filter(|record: &Self| record.owner.starts_with(OWNERS))
     }
 
     pub fn to_user_data(&self) -> Json {

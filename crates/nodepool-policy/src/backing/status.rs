@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::planner::BackingPlanner;
 use super::view::BackingNode;
@@ -25,15 +25,19 @@ pub struct RequestStatus {
     pub state: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A backing node, as far as the launcher knows it that keeps it.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct BackingNodeStatus {
     pub node: NodeId,
+    /// The metastatic label.
     pub label: LabelName,
-    pub state: &'static str,
+    pub state: String,
     /// Whether the provider holds its lock.
     pub is_ours: bool,
     pub slots: u32,
+    /// Slots that are taken, with their nodes.
     pub occupants: Vec<(u32, NodeId)>,
+    /// It gets no more nodes.
     pub retired: bool,
     pub failures: u32,
     pub age_s: f64,
@@ -69,7 +73,7 @@ impl BackingPlanner {
         BackingNodeStatus {
             node: id.clone(),
             label: node.record.label.clone(),
-            state: node.state.as_str(),
+            state: node.state.as_str().to_owned(),
             is_ours: self.view.is_ours(id),
             slots: node.record.slots,
             occupants: self.view.occupants(id).map(|(slot, node)| (slot, node.clone())).collect(),

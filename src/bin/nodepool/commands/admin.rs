@@ -16,7 +16,7 @@ use nodepool_zk::{Connection, paths};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::commands::{clouds, launchers};
+use crate::commands::{backing, clouds, launchers};
 use crate::output::Output;
 
 pub async fn request_list(zk: &dyn Connection, output: &mut Output<'_>) -> anyhow::Result<()> {
@@ -56,7 +56,13 @@ pub async fn info(
     if let Some(resources) = clouds::resources(config, output, provider, &used).await? {
         shown["cloud"] = resources;
     }
-    let conditions = cloud_conditions(zk, provider).await?;
+    let launchers = provider_stats(zk, provider).await?;
+    let backing_nodes = backing::of_provider(zk, provider).await?;
+    if !backing_nodes.is_empty() {
+        let stats: Vec<ProviderStats> = launchers.iter().map(|(_, stats)| stats.clone()).collect();
+        shown["backing_nodes"] = backing::show(output, &backing_nodes, &stats)?;
+    }
+    let conditions = conditions_of(launchers);
     for (launcher, CloudCondition { since, text }) in &conditions {
         let age = age(Timestamp(*since), clock::now());
         output.print(format_args!("\nFor {age}, says launcher {launcher}: {text}"))?;
@@ -68,12 +74,16 @@ pub async fn info(
     Ok(output.outcome(shown)?)
 }
 
-/// Outage and refusals of a provider's cloud, according to the launchers that run it. Launchers without an answer are
-/// skipped.
-async fn cloud_conditions(
-    zk: &dyn Connection,
-    provider: &ProviderName,
-) -> anyhow::Result<Vec<(String, CloudCondition)>> {
+/// Outage and refusals of a provider's cloud, according to its launchers.
+fn conditions_of(launchers: Vec<(String, ProviderStats)>) -> Vec<(String, CloudCondition)> {
+    let conditions = launchers
+        .into_iter()
+        .flat_map(|(launcher, stats)| stats.conditions.into_iter().map(move |condition| (launcher.clone(), condition)));
+    conditions.collect()
+}
+
+/// State of a provider, according to the launchers that run it. Launchers without an answer are skipped.
+async fn provider_stats(zk: &dyn Connection, provider: &ProviderName) -> anyhow::Result<Vec<(String, ProviderStats)>> {
     /// Reply of a launcher, as far as it is needed.
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -86,7 +96,7 @@ async fn cloud_conditions(
     for (launcher, reply) in replies {
         let providers = reply.map(|reply| reply.providers).unwrap_or_default();
         let ours = providers.into_iter().filter(|stats| stats.name == provider.as_str());
-        found.extend(ours.flat_map(|stats| stats.conditions).map(|condition| (launcher.clone(), condition)));
+        found.extend(ours.map(|stats| (launcher.clone(), stats)));
     }
     Ok(found)
 }

@@ -1,6 +1,7 @@
 //! The subcommands of `nodepool`, one file each.
 
 pub mod admin;
+pub mod backing;
 pub mod clouds;
 pub mod dump;
 pub mod generate;

@@ -252,7 +252,7 @@ pub fn is_path_element(text: &str) -> bool {
     !text.is_empty() && text != "." && text != ".." && !text.contains(|c: char| c == '/' || c.is_control())
 }
 
-async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEntry>> {
+pub async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEntry>> {
     match scan::node(zk, id).await? {
         Some(Ok(node)) => Ok(Some(node)),
         Some(Err(unreadable)) => bail!("{} cannot be read: {}", unreadable.path, unreadable.reason),
@@ -261,14 +261,14 @@ async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEnt
 }
 
 /// Prints the list with this node only, or an empty one if the node is deleted.
-async fn show(zk: &dyn Connection, output: &mut Output<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
+pub async fn show(zk: &dyn Connection, output: &mut Output<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
     let rows: Vec<NodeRow> = read(zk, id).await?.into_iter().map(|entry| row(entry, clock::now())).collect();
     let columns = Detail::Brief.columns();
     output.print(list::table(columns, &rows))?;
     Ok(output.outcome(json!({"outcome": outcome, "id": id, "nodes": Objects(NODE_COLUMNS, &rows)}))?)
 }
 
-fn not_found(output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
+pub fn not_found(output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
     let message = format!("Node id {id} not found");
     output.print(&message)?;
     Ok(output.outcome(json!({"outcome": "not found", "id": id, "message": message}))?)

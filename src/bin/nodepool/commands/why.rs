@@ -12,7 +12,7 @@ use nodepool_zk::Zk;
 use nodepool_zk::tools::scan;
 use serde_json::{Value, json};
 
-use super::launchers;
+use super::{backing, launchers};
 use crate::output::Output;
 
 pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Result<()> {
@@ -46,6 +46,8 @@ pub struct Explanation {
     now: Timestamp,
     pools: Vec<PoolComponent>,
     verdicts: Vec<PoolVerdict>,
+    /// Sentences about the slots of its nodes.
+    slots: Vec<String>,
     /// Launchers without a reply: name and reason.
     unanswered: Vec<(String, String)>,
 }
@@ -63,7 +65,8 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
         }
     }
     verdicts.sort_by(|a: &PoolVerdict, b: &PoolVerdict| (&a.provider, &a.pool).cmp(&(&b.provider, &b.pool)));
-    Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, unanswered })
+    let slots = backing::slots(zk.as_ref(), &request.nodes).await?;
+    Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, slots, unanswered })
 }
 
 impl Explanation {
@@ -73,6 +76,7 @@ impl Explanation {
         for verdict in &self.verdicts {
             sentences.push(self.verdict(verdict));
         }
+        sentences.extend(self.slots.iter().cloned());
         for launcher in &self.request.declined_by {
             if !self.verdicts.iter().any(|verdict| &verdict.launcher == launcher) {
                 sentences.push(format!("{} declined it", self.name(launcher)));
