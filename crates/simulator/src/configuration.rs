@@ -25,14 +25,20 @@ pub const STATIC_PROVIDER: &str = "rack";
 pub const STATIC_LABEL: &str = "h";
 /// Its hosts with `max-parallel-jobs`. Names with this prefix are not resolved.
 pub const HOSTS: [(&str, usize); 2] = [("fake-1", 2), ("fake-2", 1)];
+/// Limit of its pool: few backing nodes suffice, so that enough servers are left for other requests.
+const METASTATIC_NODES: usize = 9;
 /// A label that only the second launcher serves, in some runs. Its requests belong to a tenant with a limit. Two
 /// launchers that count at the same time could exceed the limit together.
 pub const TENANT_LABEL: &str = "t";
 pub const TENANT: &str = "small";
 /// Limit of `TENANT`: more nodes than any request has.
 pub const TENANT_NODES: usize = 5;
+/// A metastatic provider that both launchers have in some runs, and its label. Its backing nodes have the first label of
+/// all launchers.
+pub const METASTATIC_PROVIDER: &str = "inner";
+pub const METASTATIC_LABEL: &str = "m";
 /// All labels that consumers may request in some run.
-pub const ALL_LABELS: [&str; 5] = ["a", "b", NODEPOOL11_LABEL, STATIC_LABEL, TENANT_LABEL];
+pub const ALL_LABELS: [&str; 6] = ["a", "b", NODEPOOL11_LABEL, STATIC_LABEL, TENANT_LABEL, METASTATIC_LABEL];
 /// Factor by which the labels of all launchers are requested more often than those of one launcher.
 const COMMON_LABEL_WEIGHT: usize = 3;
 
@@ -67,6 +73,8 @@ pub struct Participants {
     pub second_min_ready: bool,
     /// Clouds are slow, full or absent, and have no other faults: no request fails by them.
     pub harmless_clouds: bool,
+    /// Nodes in slots of backing nodes.
+    pub metastatic: bool,
 }
 
 /// `max-ready-age` of the label `a` and `max-hold-age`, in seconds. Most nodes are held for longer.
@@ -91,6 +99,7 @@ impl Participants {
             second_pool: rng.gen_bool(0.3),
             second_min_ready: rng.gen_bool(0.3),
             harmless_clouds: rng.gen_bool(0.4),
+            metastatic: rng.gen_bool(0.4),
         }
     }
 
@@ -98,6 +107,7 @@ impl Participants {
     pub fn weighted_labels(self) -> Vec<&'static str> {
         let mut labels = LABELS.repeat(COMMON_LABEL_WEIGHT);
         let some = [(self.nodepool11, NODEPOOL11_LABEL), (self.static_hosts, STATIC_LABEL)];
+        labels.extend([METASTATIC_LABEL; COMMON_LABEL_WEIGHT].iter().filter(|_| self.metastatic));
         labels.extend(some.iter().filter(|(is_there, _)| *is_there).map(|(_, label)| label));
         if self.tenant_limit {
             // The label is rare, so that requests that waited for a faulty cloud are served within the recovery
@@ -172,6 +182,7 @@ impl Launcher {
     pub fn serves(&self, provider: &ProviderName) -> bool {
         self.providers.contains(&provider.as_str())
             || provider.as_str() == STATIC_PROVIDER && self.name == LAUNCHERS[0].name
+            || provider.as_str() == METASTATIC_PROVIDER
     }
 
     /// Server limits of the pools of its own provider.
@@ -232,6 +243,10 @@ impl Launcher {
         if participants.tenant_limit && self.own_provider == TENANT_PROVIDER {
             labels.push(json!({"name": TENANT_LABEL}));
         }
+        if participants.metastatic {
+            sections.push(metastatic_provider(sizes));
+            labels.push(json!({"name": METASTATIC_LABEL}));
+        }
         let mut configuration = fake_cloud::configuration(&sections);
         if participants.tenant_limit {
             configuration["tenant-resource-limits"] = json!([{"tenant-name": TENANT, "max-servers": TENANT_NODES}]);
@@ -249,6 +264,14 @@ impl Launcher {
 
 fn labels_of(section: &mut Value) -> &mut Vec<Value> {
     section["pools"][0]["labels"].as_array_mut().expect("a pool has labels")
+}
+
+/// A reload changes the grace time, so that the driver is replaced.
+fn metastatic_provider(sizes: ReloadSizes) -> Value {
+    let label = json!({"name": METASTATIC_LABEL, "backing-label": LABELS[0], "max-parallel-jobs": 3,
+        "grace-time": 5 * sizes.max_servers, "max-age": 900, "max-failures": 3});
+    let pool = json!({"name": "main", "max-servers": METASTATIC_NODES, "labels": [label]});
+    json!({"name": METASTATIC_PROVIDER, "driver": "metastatic", "launch-timeout": 600, "pools": [pool]})
 }
 
 fn static_provider() -> Value {

@@ -15,6 +15,7 @@ use nodepool_model::records::ids::{
 };
 use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::records::interned::Json;
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
@@ -362,6 +363,10 @@ struct NodeFields {
     pool: Option<PoolName>,
     launcher: Option<String>,
     state_time: Timestamp,
+    #[serde(default)]
+    user_data: Json,
+    #[serde(default)]
+    driver_data: Json,
 }
 
 impl From<NodeFields> for Node {
@@ -370,6 +375,7 @@ impl From<NodeFields> for Node {
         (node.provider, node.labels, node.allocated_to) = (fields.provider, fields.labels, fields.allocated_to);
         (node.external_id, node.hostname) = (fields.external_id.into(), fields.hostname);
         (node.tenant_name, node.pool, node.launcher) = (fields.tenant_name, fields.pool, fields.launcher);
+        (node.user_data, node.driver_data) = (fields.user_data, fields.driver_data);
         node
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::process::CONFIG_GRACE_PERIOD;
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
 use nodepool_model::records::node::Node;
-use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest};
 use nodepool_policy::invariants::nodes::Violation;
 use tokio::time::Instant;
 
@@ -49,7 +49,9 @@ impl MinReadyChecker {
             known.exists = record.is_some();
             return Vec::new();
         }
-        let Some(launcher) = self.launchers.get(&owner).copied() else { return Vec::new() };
+        // Launchers also request backing nodes.
+        let launcher = self.launchers.get(&owner).copied().filter(|_| id.priority() == MIN_READY_PRIORITY);
+        let Some(launcher) = launcher else { return Vec::new() };
         let Some(label) = record.and_then(|record| record.node_types.first()).cloned() else { return Vec::new() };
         let is_same = |request: &MinReadyRequest| request.session == owner && request.label == label;
         let open = self.requests.values().filter(|request| request.exists && is_same(request)).count();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::configuration::{TENANT, TENANT_LABEL};
+use super::configuration::{METASTATIC_LABEL, TENANT, TENANT_LABEL};
 use super::history::RunHistory;
 use super::network::SimLink;
 use super::operator;
@@ -86,8 +86,12 @@ async fn run_request(workload: Workload, seed: u64, labels: &[&'static str]) {
     let mut rng = StdRng::seed_from_u64(seed);
     let consumer = Consumer { zk: connect(&zookeeper, seed) };
     let session = consumer.zk.session_id();
-    let requested: Vec<&str> =
+    let mut requested: Vec<&str> =
         (0..NODE_COUNTS[rng.gen_range(0..NODE_COUNTS.len())]).map(|_| labels[rng.gen_range(0..labels.len())]).collect();
+    // No pool serves this label together with another one.
+    if requested.contains(&METASTATIC_LABEL) {
+        requested.fill(METASTATIC_LABEL);
+    }
     let id = submit(&consumer, &requested).await;
     let death = rng.gen_bool(0.03).then(|| Duration::from_secs_f64(rng.gen_range(0.0..60.0)));
     let cancel_after = rng.gen_bool(0.1).then(|| Duration::from_secs_f64(rng.gen_range(0.1..90.0)));

@@ -35,16 +35,17 @@ impl Store {
     ) -> Result<String, WriteError> {
         let directory = paths::node_lock(&node.id);
         let prefix = paths::contender_prefix(&directory, &nodepool_rng::uuid().simple().to_string());
-        // The write comes first: if it was decided on an old record, no lock is touched.
-        let mut ops = vec![chunked_writes::write(&node)];
+        // As other consumers do: the request is deleted, then the node is in use.
+        let mut ops = vec![Op::delete(paths::request(request), -1)];
         ops.extend(self.node_unlocked_proof(&node.id, LockDirAction::Keep).ops());
         ops.push(Op::create(prefix, Bytes::copy_from_slice(owner.as_bytes()), CreateMode::PersistentSequential));
-        ops.push(Op::delete(paths::request(request), -1));
+        let lock_ops = 1..ops.len();
+        ops.push(chunked_writes::write(&node));
         let own_write =
             self.mirror().begin_write(vec![paths::node(&node.id)]).with_deletions(vec![paths::request(request)]);
         let replies = match self.zk().multi(ops).await {
             // The lock differs from the mirror, or another holds it.
-            Err(ZkError::Multi { index, .. }) if index > 0 => return Err(WriteError::Contended),
+            Err(ZkError::Multi { index, .. }) if lock_ops.contains(&index) => return Err(WriteError::Contended),
             replies => replies.map_err(|error| write_error_of(&error))?,
         };
         let created = replies.iter().rev().find_map(|reply| match reply {
@@ -64,7 +65,7 @@ impl Store {
     /// Gives a backing node back: writes it and deletes the contender that holds its lock.
     pub async fn release_backing_node(&self, change: LockedChange) -> Result<(), WriteError> {
         let path = contender(&change.node.id, &change.holder);
-        let ops = vec![Op::delete(&*path, -1), chunked_writes::write(&change.node)];
+        let ops = vec![chunked_writes::write(&change.node), Op::delete(&*path, -1)];
         let own_write =
             self.mirror().begin_write(vec![paths::node(&change.node.id)]).with_deletions(deleted_paths(&ops));
         let replies = self.zk().multi(ops).await.map_err(|error| write_error_of(&error))?;

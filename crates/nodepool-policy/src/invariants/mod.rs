@@ -4,3 +4,4 @@ pub mod images;
 pub mod launches;
 pub mod nodes;
 pub(crate) mod records;
+pub(crate) mod slots;

@@ -8,6 +8,7 @@ use std::fmt;
 pub use super::records::{
     KEYS_OF_BUILDS, KEYS_OF_COMPONENTS, KEYS_OF_NODES, KEYS_OF_REQUESTS, KEYS_OF_UPLOADS, check_readable,
 };
+use super::slots::SlotChecker;
 use nodepool_model::records::ids::{NodeId, PoolId, ProviderName, RequestId, TenantName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest, Rank, RequestState};
@@ -152,6 +153,7 @@ pub struct InvariantChecker {
     hosts: BTreeMap<(ProviderName, String), usize>,
     /// Maximum number of nodes of each tenant.
     tenant_limits: BTreeMap<TenantName, usize>,
+    slots: SlotChecker,
 }
 
 #[derive(Debug)]
@@ -186,6 +188,7 @@ impl InvariantChecker {
             Observation::Request(id, record) => self.request(id, record),
             Observation::NodeContender(id, name, is_present) => {
                 self.node_contender(id, name, is_present);
+                self.slots.set_locked(id, self.nodes.get(id), self.contenders.contains_key(id));
                 Vec::new()
             }
             Observation::RequestContender(id, is_present) => {
@@ -262,8 +265,12 @@ impl InvariantChecker {
                 None => found.push(format!("server {server} of {provider} is leaked, node {node} does not exist")),
             }
         }
-        let unfinished =
-            self.nodes.iter().filter(|(_, node)| !matches!(node.state, NodeState::Ready | NodeState::Hold));
+        // A backing node is kept while it has idle nodes.
+        let is_finished = |id: &NodeId, node: &Node| match node.state {
+            NodeState::Ready | NodeState::Hold => true,
+            _ => self.slots.occupants(id).next().is_some(),
+        };
+        let unfinished = self.nodes.iter().filter(|(id, node)| !is_finished(id, node));
         found.extend(unfinished.map(|(id, node)| format!("node {id} is still {}", node.state)));
         let idle = self.nodes.iter().filter(|(_, node)| node.state == NodeState::Ready);
         let allocated = idle.filter_map(|(id, node)| Some((id, node.allocated_to.as_ref()?)));
@@ -276,11 +283,13 @@ impl InvariantChecker {
                 found.push(format!("{host} of {provider} has {nodes} nodes for {jobs} jobs"));
             }
         }
+        found.extend(self.slots.unowned(None));
         found.into_iter().map(Violation).collect()
     }
 
     fn node(&mut self, id: &NodeId, record: Option<&Node>) -> Vec<String> {
-        let mut found = Vec::new();
+        let is_locked = |id: &NodeId| self.contenders.contains_key(id);
+        let mut found = self.slots.observe(id, record, |id| self.nodes.get(id), is_locked);
         let Some(now) = record else {
             let was = self.nodes.remove(id);
             self.launchers.remove(id);
