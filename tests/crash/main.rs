@@ -7,3 +7,4 @@ mod builder;
 mod clouds;
 mod containers;
 mod launcher;
+mod metastatic;

@@ -15,7 +15,7 @@ use testkit::in_process_launcher::{Consumer, on_paused_time, on_real_time, until
 use crate::launcher_harness::{OWNER, backing_nodes, configuration, finish, slot_of, small_node, start};
 
 #[test]
-fn a_failed_scan_retires_the_backing_node_and_the_next_attempt_uses_another() {
+fn a_failed_scan_retires_the_backing_node_of_the_attempt() {
     on_real_time(async {
         let mut yaml = configuration(json!({"grace-time": 3600, "host-key-checking": true}), json!({}));
         yaml["providers"][1]["boot-timeout"] = json!(1);

@@ -33,8 +33,8 @@ pub const TENANT_LABEL: &str = "t";
 pub const TENANT: &str = "small";
 /// Limit of `TENANT`: more nodes than any request has.
 pub const TENANT_NODES: usize = 5;
-/// A metastatic provider that both launchers have in some runs, and its label. Its backing nodes have the first label of
-/// all launchers.
+/// A metastatic provider that both launchers have in some runs, and its label. Its backing nodes have the first of the
+/// common labels.
 pub const METASTATIC_PROVIDER: &str = "inner";
 pub const METASTATIC_LABEL: &str = "m";
 /// All labels that consumers may request in some run.

@@ -124,7 +124,7 @@ impl BackingWorker {
     }
 
     fn plan(&mut self, name: &ProviderName, ctx: &mut Context<Self>) {
-        let snapshot = self.triggers.snapshot();
+        let (snapshot, unread) = self.triggers.snapshot_and_unread_nodes();
         let Some(ManagedProvider { planner, provider, is_removed }) = self.providers.get_mut(name) else { return };
         let Some(launch_config) = provider.handle.facts.borrow().launch_config.clone() else { return };
         for node in provider.board.take_failed_backing_nodes() {
@@ -133,6 +133,7 @@ impl BackingWorker {
         let own = provider.board.needing();
         let inputs = BackingInputs {
             snapshot: &snapshot,
+            unread: &unread,
             launch_config: &launch_config,
             own: &own,
             now: clock::now(),
@@ -270,7 +271,8 @@ impl Reconcile for BackingWorker {
         for name in names {
             self.plan(&name, ctx);
         }
-        let due = self.providers.values().filter_map(|managed| managed.planner.due()).min();
+        let now = clock::monotonic_now();
+        let due = self.providers.values().filter_map(|managed| managed.planner.due(now)).min();
         self.triggers.requeue_at(due);
     }
 

@@ -1,6 +1,7 @@
 //! Reconcile loop of actors: runs after a change of the snapshot, the provider facts or the shared pool state. It is
 //! debounced, so that a burst of changes costs one run.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{clock, profile};
 use nodepool_driver::facts::ProviderFacts;
+use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::time::MonotonicTime;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::scheduler::shared_pools::SharedPoolState;
@@ -122,6 +124,11 @@ impl Triggers {
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.mirror.snapshot()
+    }
+
+    /// As `Mirror::snapshot_and_unread_nodes`.
+    pub fn snapshot_and_unread_nodes(&self) -> (Arc<Snapshot>, BTreeSet<NodeId>) {
+        self.mirror.snapshot_and_unread_nodes()
     }
 
     /// The current snapshot, without publishing it.

@@ -19,7 +19,7 @@ use nodepool_model::report::image_status;
 use nodepool_model::report::status::PoolVerdict;
 use nodepool_model::snapshot::ended_request::is_open;
 use nodepool_model::snapshot::{Snapshot, nodes_by_state};
-use nodepool_policy::backing::status::BackingNodeStatus;
+pub use nodepool_policy::backing::status::BackingNodeStatus;
 use nodepool_policy::inputs::Inputs;
 use python_yaml::text::printable;
 

@@ -149,8 +149,7 @@ async fn with_session(
     output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
     match command {
-        Command::List { detail: false } => nodes::list(zk.as_ref(), output, nodes::Detail::Brief).await?,
-        Command::List { detail: true } => nodes::list(zk.as_ref(), output, nodes::Detail::Full).await?,
+        Command::List { detail } => nodes::list(zk.as_ref(), output, nodes::Detail::of_flag(detail)).await?,
         Command::Info { provider } => admin::info(zk.as_ref(), config, output, &provider.into()).await?,
         Command::AlienList { provider } => {
             let provider = provider.map(Into::into);

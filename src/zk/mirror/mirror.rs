@@ -4,6 +4,7 @@
 //! Events of one session arrive in the order of the transactions, but a read that was sent before an event may be
 //! answered after it. Every read therefore has a generation, and a deletion invalidates it.
 
+use std::collections::BTreeSet;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -273,6 +274,18 @@ impl Mirror {
         let mut state = lock(&self.state);
         state.publish();
         state.snapshot.clone()
+    }
+
+    /// The current snapshot, and the nodes that have changed since. Of a foreign transaction, a part may be visible
+    /// first; the rest of it is among these nodes.
+    pub fn snapshot_and_unread_nodes(&self) -> (Arc<Snapshot>, BTreeSet<NodeId>) {
+        let mut state = lock(&self.state);
+        state.publish();
+        let unread = state.reads.keys().filter_map(|path| match paths::parse(path) {
+            ZnodePath::Node(id) => Some(id),
+            _ => None,
+        });
+        (state.snapshot.clone(), unread.collect())
     }
 
     /// Reads the current snapshot without publishing it, as no other reader needs it. The mirror processes no events

@@ -27,14 +27,14 @@ pub struct Change<I, T> {
 }
 
 pub type NodeChange = Change<NodeId, Node>;
+pub type RequestChange = Change<RequestId, NodeRequest>;
+
 /// The change of a node whose lock has this holder, by the name of its contender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LockedChange {
     pub node: NodeChange,
     pub holder: String,
 }
-
-pub type RequestChange = Change<RequestId, NodeRequest>;
 
 impl<T: Clone> Versioned<T> {
     /// A copy to be changed and written back.

@@ -5,7 +5,11 @@
 //! flight; no decision about slots depends on them, so a restart, a reload and a second launcher need no code of their
 //! own.
 
+mod demand;
 pub mod planner;
 mod requests;
 pub mod status;
 pub mod view;
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ pub use super::requests::{BackingOrder, request};
 use super::requests::{BackingRequest, BackingRequests};
 use super::view::{BackingNode, BackingView, Failures};
 use nodepool_driver::facts::{BackingLabel, LaunchConfig};
-use nodepool_model::records::backing::{BackingRecord, Slot, is_backing_state, owner_id};
+use nodepool_model::records::backing::{BackingRecord, is_backing_state, owner_id};
 use nodepool_model::records::ids::{LabelName, NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::RequestState;
@@ -72,25 +72,32 @@ pub struct BackingPlanner {
     provider: ProviderName,
     owner: String,
     /// Tells the requests of this worker from those of others.
-    worker: String,
+    pub(super) worker: String,
     pub(super) terms: BTreeMap<LabelName, Arc<BackingLabel>>,
     launch_config: Option<Arc<LaunchConfig>>,
     pub(super) view: BackingView,
     pub(super) requests: BackingRequests,
-    in_flight: BTreeMap<ActionKey, usize>,
+    pub(super) in_flight: BTreeMap<ActionKey, usize>,
     /// Nodes whose slot is being written, by backing node.
-    taking: BTreeMap<NodeId, Vec<NodeId>>,
+    pub(super) taking: BTreeMap<NodeId, Vec<NodeId>>,
     /// Keys of failed actions, which are not repeated before these times.
-    paused: BTreeMap<ActionKey, MonotonicTime>,
+    pub(super) paused: BTreeMap<ActionKey, MonotonicTime>,
     /// When backing nodes must be examined although they do not change.
     due: BTreeSet<(MonotonicTime, NodeId)>,
     due_of: BTreeMap<NodeId, MonotonicTime>,
+    /// Set while the snapshot may lack a taken slot, although it has the backing node as it was written with that slot.
+    /// Then no slot is given out, and no backing node released.
+    pub(super) may_lack_slots: bool,
+    /// Whether the holders of the locks of all backing nodes are known.
+    pub(super) knows_all_owners: bool,
 }
 
 /// Inputs of a plan.
 #[derive(Clone, Copy)]
 pub struct BackingInputs<'a> {
     pub snapshot: &'a Snapshot,
+    /// Nodes that have changed since the snapshot.
+    pub unread: &'a BTreeSet<NodeId>,
     pub launch_config: &'a Arc<LaunchConfig>,
     /// Nodes that this launcher launches and that need a slot now.
     pub own: &'a BTreeSet<NodeId>,
@@ -114,6 +121,8 @@ impl BackingPlanner {
             paused: BTreeMap::new(),
             due: BTreeSet::new(),
             due_of: BTreeMap::new(),
+            may_lack_slots: false,
+            knows_all_owners: false,
         }
     }
 
@@ -137,9 +146,13 @@ impl BackingPlanner {
         self.paused.retain(|_, until| *until > inputs.monotonic_now);
         self.view.update(inputs.snapshot, inputs.monotonic_now);
         self.requests.update(inputs.snapshot);
+        self.may_lack_slots = inputs.unread.iter().any(|id| self.may_have_slot(id, inputs.snapshot));
         let mut actions = Vec::new();
         self.verify(&mut actions);
         self.examine_changed(inputs, &mut actions);
+        // Until the holders of all locks are known, slots seem to be lacking that exist.
+        let is_paused = |id: &NodeId| self.paused.contains_key(&ActionKey::Node(id.clone()));
+        self.knows_all_owners = self.view.unverified.iter().all(is_paused);
         self.end_requests(inputs, &mut actions);
         self.assign(inputs, &mut actions);
         actions
@@ -171,11 +184,16 @@ impl BackingPlanner {
         self.view.changed.extend(self.view.nodes.keys().cloned());
     }
 
-    fn is_busy(&self, key: &ActionKey) -> bool {
+    /// Whether a node that has changed may have got a slot.
+    fn may_have_slot(&self, id: &NodeId, snapshot: &Snapshot) -> bool {
+        snapshot.node(id).is_none_or(|stored| stored.record.provider.as_ref() == Some(&self.provider))
+    }
+
+    pub(super) fn is_busy(&self, key: &ActionKey) -> bool {
         self.in_flight.contains_key(key) || self.paused.contains_key(key)
     }
 
-    fn start(&mut self, action: BackingAction, actions: &mut Vec<BackingAction>) {
+    pub(super) fn start(&mut self, action: BackingAction, actions: &mut Vec<BackingAction>) {
         if let Some(key) = action.key() {
             *self.in_flight.entry(key).or_default() += 1;
         }
@@ -233,16 +251,17 @@ impl BackingPlanner {
     }
 
     /// Earliest time at which the planner must run although nothing changed.
-    pub fn due(&self) -> Option<MonotonicTime> {
+    pub fn due(&self, now: MonotonicTime) -> Option<MonotonicTime> {
         let requests =
             self.requests.unneeded_since.iter().filter_map(|(id, since)| {
                 Some(*since + self.grace_time(&self.requests.open.get(id)?.label) + JUST_AFTER)
             });
         let nodes = self.due.first().map(|(at, _)| *at);
-        nodes.into_iter().chain(self.paused.values().copied()).chain(requests).min()
+        let again = self.may_lack_slots.then_some(now + RACE_PAUSE);
+        nodes.into_iter().chain(again).chain(self.paused.values().copied()).chain(requests).min()
     }
 
-    fn grace_time(&self, label: &LabelName) -> Seconds {
+    pub(super) fn grace_time(&self, label: &LabelName) -> Seconds {
         self.terms.get(label).map_or(Seconds::ZERO, |terms| terms.grace_time)
     }
 
@@ -304,6 +323,9 @@ impl BackingPlanner {
         }
         let release = self.release_time(id, node, inputs);
         if release.is_some_and(|at| at <= inputs.monotonic_now) {
+            if self.may_lack_slots {
+                return Examined::At(inputs.monotonic_now + RACE_PAUSE);
+            }
             let failed = BackingRecord { failed: true, ..node.record.clone() };
             let backing = held(&|record| {
                 record.user_data = failed.to_user_data();
@@ -360,7 +382,7 @@ impl BackingPlanner {
         let ended: Vec<RequestId> =
             self.requests.open.iter().filter(|(_, request)| ended(request)).map(|(id, _)| id.clone()).collect();
         for id in ended {
-            if self.is_busy(&ActionKey::Request(id.clone())) {
+            if self.is_busy(&ActionKey::Request(id.clone())) || !self.knows_all_owners {
                 continue;
             }
             let request = &self.requests.open[&id];
@@ -401,167 +423,6 @@ impl BackingPlanner {
             node.set_state(NodeState::InUse, Writer::Consumer, inputs.now);
         })))
     }
-
-    /// A request for this label failed: the attempts of those nodes fail for which nothing else is on its way.
-    fn fail_uncovered(&mut self, label: &LabelName, inputs: &BackingInputs<'_>, actions: &mut Vec<BackingAction>) {
-        let covered = self.supply(label) as usize;
-        let waiting = self.view.waiting().filter(|(_, of)| *of == label).map(|(id, _)| id).skip(covered);
-        let nodes: Vec<NodeId> = waiting.filter(|id| inputs.own.contains(*id)).cloned().collect();
-        if !nodes.is_empty() {
-            actions.push(BackingAction::Fail { nodes, reason: "the request for a backing node failed".to_owned() });
-        }
-    }
-
-    /// Slots of a label that are free, or will be.
-    fn supply(&self, label: &LabelName) -> u32 {
-        let free: u32 = self.view.with_free_slots(label).map(|(free, _)| free).sum();
-        let is_open = |request: &&BackingRequest| request.label == *label && request.state != RequestState::Failed;
-        let pending = self.requests.open.values().filter(is_open).count() + self.orders(label);
-        free + pending as u32 * self.terms.get(label).map_or(1, |terms| terms.slots)
-    }
-
-    fn orders(&self, label: &LabelName) -> usize {
-        self.in_flight.get(&ActionKey::Order(label.clone())).copied().unwrap_or_default()
-    }
-
-    /// Puts waiting nodes into free slots, and requests backing nodes for the others.
-    fn assign(&mut self, inputs: &BackingInputs<'_>, actions: &mut Vec<BackingAction>) {
-        let failing: BTreeSet<NodeId> = actions.iter().flat_map(failing_nodes).cloned().collect();
-        let mut by_label: BTreeMap<LabelName, Vec<NodeId>> = BTreeMap::new();
-        for (id, label) in self.view.waiting().filter(|(id, _)| !failing.contains(*id)) {
-            by_label.entry(label.clone()).or_default().push(id.clone());
-        }
-        for (label, nodes) in &by_label {
-            let waiting = self.fill(nodes, label, inputs, actions);
-            self.order(&nodes[nodes.len() - waiting..], label, inputs, actions);
-        }
-        self.discard_unneeded(&by_label, inputs, actions);
-    }
-
-    /// Returns for how many of the last nodes there is no slot.
-    fn fill(
-        &mut self,
-        nodes: &[NodeId],
-        label: &LabelName,
-        inputs: &BackingInputs<'_>,
-        actions: &mut Vec<BackingAction>,
-    ) -> usize {
-        let mut remaining = nodes.iter();
-        let mut taken: Vec<(NodeId, Vec<(NodeId, u32)>)> = Vec::new();
-        for (free, backing) in self.view.with_free_slots(label) {
-            let occupants: Vec<&NodeId> = remaining.by_ref().take(free as usize).collect();
-            if occupants.is_empty() {
-                break;
-            }
-            // While a write of the backing node is in flight, its slots wait for the next plan.
-            if !self.is_busy(&ActionKey::Node(backing.clone())) {
-                let own = occupants.into_iter().filter(|id| inputs.own.contains(*id)).cloned();
-                let own: Vec<(NodeId, u32)> = own.zip(self.view.free_slots(backing)).collect();
-                taken.push((backing.clone(), own));
-            }
-        }
-        let uncovered = remaining.count();
-        for (backing, nodes) in taken.into_iter().filter(|(_, nodes)| !nodes.is_empty()) {
-            self.take(&backing, nodes, inputs, actions);
-        }
-        uncovered
-    }
-
-    fn take(
-        &mut self,
-        backing: &NodeId,
-        nodes: Vec<(NodeId, u32)>,
-        inputs: &BackingInputs<'_>,
-        actions: &mut Vec<BackingAction>,
-    ) {
-        let Some(held) = locked_change(backing, inputs.snapshot, |_| {}) else { return };
-        let mut changes = Vec::new();
-        for (id, number) in nodes {
-            let slot = Slot { backing_node: backing.clone(), number };
-            let Some(change) = locked_change(&id, inputs.snapshot, |node| slot.put(&id, node)) else { continue };
-            changes.push(change);
-            self.view.plan_slot(&id, slot, inputs.monotonic_now);
-            self.taking.entry(backing.clone()).or_default().push(id);
-        }
-        self.start(BackingAction::Take { backing: held, nodes: changes }, actions);
-    }
-
-    /// Requests backing nodes for the nodes that will get no slot otherwise. Of two launchers, that of the first such
-    /// node requests it.
-    fn order(
-        &mut self,
-        nodes: &[NodeId],
-        label: &LabelName,
-        inputs: &BackingInputs<'_>,
-        actions: &mut Vec<BackingAction>,
-    ) {
-        let Some(terms) = self.terms.get(label).filter(|terms| terms.slots > 0).cloned() else {
-            let nodes: Vec<NodeId> = nodes.iter().filter(|id| inputs.own.contains(*id)).cloned().collect();
-            if !nodes.is_empty() {
-                let reason = format!("label {label} is no longer part of the configuration");
-                actions.push(BackingAction::Fail { nodes, reason });
-            }
-            return;
-        };
-        let free: u32 = self.view.with_free_slots(label).map(|(free, _)| free).sum();
-        let mut coming = self.supply(label) - free;
-        for node in nodes {
-            if coming == 0 {
-                coming = terms.slots;
-                if inputs.own.contains(node) && !self.paused.contains_key(&ActionKey::Order(label.clone())) {
-                    let order = BackingOrder { label: label.clone(), backing_label: terms.label.clone() };
-                    self.start(BackingAction::Request(order), actions);
-                }
-            }
-            coming -= 1;
-        }
-    }
-
-    /// Ends requests that no node has waited for during the grace time.
-    fn discard_unneeded(
-        &mut self,
-        waiting: &BTreeMap<LabelName, Vec<NodeId>>,
-        inputs: &BackingInputs<'_>,
-        actions: &mut Vec<BackingAction>,
-    ) {
-        let mut coming: BTreeMap<&LabelName, u32> = BTreeMap::new();
-        let mut unneeded = Vec::new();
-        for (id, request) in &self.requests.open {
-            let is_pending = matches!(request.state, RequestState::Requested | RequestState::Pending);
-            if !is_pending || request.worker != self.worker {
-                continue;
-            }
-            let free = || self.view.with_free_slots(&request.label).map(|(free, _)| free).sum();
-            let before = coming.entry(&request.label).or_insert_with(free);
-            let needed = waiting.get(&request.label).map_or(0, Vec::len) as u32;
-            if *before >= needed {
-                unneeded.push(id.clone());
-            } else {
-                *before += self.terms.get(&request.label).map_or(1, |terms| terms.slots);
-            }
-        }
-        self.requests.unneeded_since.retain(|id, _| unneeded.contains(id));
-        for id in unneeded {
-            let since = *self.requests.unneeded_since.entry(id.clone()).or_insert(inputs.monotonic_now);
-            let grace = self.grace_time(&self.requests.open[&id].label);
-            let is_over = inputs.monotonic_now - since > grace;
-            if is_over && !self.is_busy(&ActionKey::Request(id.clone())) {
-                self.start(BackingAction::Discard { request: id, reason: "no node waits for it" }, actions);
-            }
-        }
-    }
-}
-
-fn failing_nodes(action: &BackingAction) -> &[NodeId] {
-    match action {
-        BackingAction::Fail { nodes, .. } => nodes,
-        _ => &[],
-    }
-}
-
-fn locked_change(id: &NodeId, snapshot: &Snapshot, edit: impl FnOnce(&mut Node)) -> Option<LockedChange> {
-    let holder = snapshot.node_lock(id).holder()?.clone();
-    Some(LockedChange { node: snapshot.node(id)?.change(id.clone(), edit), holder })
 }
 
 enum Examined {

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
-use nodepool::actors::web::live_view::ProviderStats;
+use nodepool::actors::web::live_view::{BackingNodeStatus, ProviderStats};
 use nodepool_model::records::backing::{BackingRecord, Slot, owner_id};
 use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::json;
 use nodepool_model::report::table::Table;
-use nodepool_policy::backing::status::BackingNodeStatus;
 use nodepool_zk::tools::scan::{self, NodeEntry};
 use nodepool_zk::{Connection, paths};
 use serde_json::{Value, json};
@@ -20,8 +19,8 @@ use crate::output::Output;
 /// Attempts to write a record that its owner changes, too.
 const WRITE_ATTEMPTS: usize = 10;
 
-/// Marks a backing node, so that it gets no more nodes and is released when its slots are empty. Its lock is held by its
-/// owner for good, so the write is conditional on the version alone.
+/// Marks a backing node, so that it gets no more nodes and is released when its slots are empty. The write depends on
+/// the version alone, because the owner holds the lock for good.
 pub async fn retire(zk: &dyn Connection, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
     let path = paths::node(id);
     for _ in 0..WRITE_ATTEMPTS {
@@ -58,7 +57,7 @@ pub struct BackingEntry {
 /// The backing nodes of a provider.
 pub async fn of_provider(zk: &dyn Connection, provider: &ProviderName) -> anyhow::Result<Vec<BackingEntry>> {
     let owner = owner_id(provider);
-    let (mut found, mut occupants): (Vec<BackingEntry>, BTreeMap<NodeId, Vec<(u32, NodeId)>>) = Default::default();
+    let (mut found, mut occupants) = (Vec::<BackingEntry>::new(), BTreeMap::<NodeId, Vec<(u32, NodeId)>>::new());
     for entry in scan::nodes(zk).await?.found {
         let node = &entry.stored.record;
         if let (Some(slot), true) = (Slot::of(node), node.provider.as_ref() == Some(provider)) {

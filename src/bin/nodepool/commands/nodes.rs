@@ -34,6 +34,10 @@ pub enum Detail {
 }
 
 impl Detail {
+    pub fn of_flag(detail: bool) -> Self {
+        if detail { Detail::Full } else { Detail::Brief }
+    }
+
     fn columns(self) -> &'static [Column<NodeRow>] {
         match self {
             Detail::Brief => &NODE_COLUMNS[..NODE_COLUMNS_BRIEF],
