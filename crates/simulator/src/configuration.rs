@@ -245,7 +245,8 @@ impl Launcher {
         }
         if participants.metastatic {
             sections.push(metastatic_provider(sizes));
-            labels.push(json!({"name": METASTATIC_LABEL}));
+            // An idle node keeps a host of `STATIC_PROVIDER` from requests that need all of its hosts.
+            labels.push(json!({"name": METASTATIC_LABEL, "max-ready-age": READY_AGE}));
         }
         let mut configuration = fake_cloud::configuration(&sections);
         if participants.tenant_limit {

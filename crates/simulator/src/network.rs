@@ -182,11 +182,12 @@ impl State {
         if self.max_delay.is_zero() { now } else { now + self.max_delay.mul_f64(self.rng.r#gen()) }
     }
 
-    /// `None` if the link is empty and undelayed: the request takes effect at once.
+    /// `None` if the link is empty in both directions and undelayed: the request takes effect and is answered at once.
     fn next_request_arrival(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.last_request = self.last_request.max(self.delayed(now));
-        (self.last_request > now || self.is_lagging()).then_some(self.last_request)
+        let is_empty = self.last_request.max(self.last_reply).max(self.last_event) <= now;
+        (!is_empty || self.is_lagging()).then_some(self.last_request)
     }
 
     fn next_reply_arrival(&mut self, earliest: Instant) -> Instant {
