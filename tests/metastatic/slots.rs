@@ -116,3 +116,21 @@ fn a_label_that_is_its_own_backing_label_is_out_of_service() {
         assert_eq!(ended.state.as_str(), "failed");
     });
 }
+
+#[test]
+fn many_requests_at_once_fill_their_backing_nodes() {
+    on_paused_time(async {
+        // The fake cloud has room for 20 servers.
+        let (_zookeeper, consumer, _launcher) = start(json!({"max-parallel-jobs": 4}), json!({})).await;
+        let mut requests = Vec::new();
+        for _ in 0..80 {
+            requests.push(consumer.submit_labels(&["small"]).await);
+        }
+        let mut slots = BTreeSet::new();
+        for request in &requests {
+            let node = consumer.fulfilled_nodes(request).await.remove(0);
+            slots.insert(slot_of(&consumer, &node).await);
+        }
+        assert_eq!((slots.len(), backing_nodes(&consumer).await.len()), (80, 20));
+    });
+}

@@ -22,6 +22,20 @@ fn equal_parts_of_node_records_are_shared() {
     assert!(std::ptr::eq(&*one.connection_port, &*other.connection_port));
 }
 
+// imbl 6 lost differences that followed a run of shared nodes (https://github.com/jneem/imbl/issues/161).
+#[test]
+fn each_of_many_nodes_that_changes_alone_is_a_difference() {
+    let node = |mzxid| versioned::<Node>(r#"{"state": "ready"}"#, mzxid);
+    let mut snapshot = Snapshot::default();
+    let ids: Vec<NodeId> = (0..1000).map(|id| format!("{id:010}").into()).collect();
+    ids.iter().for_each(|id| drop(snapshot.put_node(id.clone(), node(1))));
+    for (id, mzxid) in ids.iter().zip(2..) {
+        let before = snapshot.clone();
+        snapshot.put_node(id.clone(), node(mzxid));
+        assert_eq!(snapshot.nodes_changed_since(&before).into_iter().collect::<Vec<_>>(), [id.clone()]);
+    }
+}
+
 fn versioned<T>(record: &str, mzxid: i64) -> Versioned<T>
 where
     T: serde::de::DeserializeOwned,
