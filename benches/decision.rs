@@ -1,19 +1,21 @@
 //! Cost of a decision of the functional core with few and with many nodes: it must not grow with their number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use divan::{Bencher, black_box};
-use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::facts::{BackingLabel, LaunchConfig, LaunchLabel, Login, ProviderFacts};
 use nodepool_model::config::Config;
 use nodepool_model::config::resolve::{Source, resolve};
+use nodepool_model::records::backing::Slot;
 use nodepool_model::records::component::{ComponentKind, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::{MonotonicTime, Seconds, Timestamp};
-use nodepool_model::snapshot::{Snapshot, Versioned};
+use nodepool_model::snapshot::{LockState, Snapshot, Versioned};
+use nodepool_policy::backing::planner::{BackingAction, BackingInputs, BackingPlanner};
 use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
@@ -182,4 +184,122 @@ fn waiting(bencher: Bencher<'_, '_>, requests: usize) {
         let effects = pool.step(Event::Wake, &inputs);
         assert!(effects.is_empty(), "{effects:?}");
     });
+}
+
+/// Backing nodes with four slots each, all taken but one, and a node that gets it.
+struct SlotsHarness {
+    snapshot: Snapshot,
+    planner: BackingPlanner,
+    launch_config: Arc<LaunchConfig>,
+    own: BTreeSet<NodeId>,
+}
+
+const SLOTS: u32 = 4;
+const OWNER: &str = "NodePool:metastatic:slots-bench";
+
+impl SlotsHarness {
+    fn new(nodes: usize) -> Self {
+        let planner = BackingPlanner::new("slots-bench".into(), "bench".to_owned());
+        let mut harness =
+            Self { snapshot: Snapshot::default(), planner, launch_config: launch_config(), own: BTreeSet::new() };
+        harness.snapshot.connected = true;
+        for backing in 0..nodes / SLOTS as usize {
+            let id = NodeId::from(format!("{backing:010}"));
+            let mut node = Node::new(NodeState::InUse, NOW);
+            let record = serde_json::json!({"owner": OWNER, "label": "small", "slots": SLOTS, "launched": NOW});
+            node.user_data = record.to_string().as_str().into();
+            harness.put(&id, node);
+            for number in 0..SLOTS - u32::from(backing == 0) {
+                let mut node = small_node();
+                let occupant = NodeId::from(format!("1{:09}", backing * SLOTS as usize + number as usize));
+                Slot { backing_node: id.clone(), number }.put(&occupant, &mut node);
+                harness.put(&occupant, node);
+            }
+        }
+        for action in harness.plan() {
+            if let BackingAction::Verify { node, holder } = &action {
+                harness.planner.verified(node, holder.clone(), OWNER.as_bytes(), MonotonicTime::at(NOW.0));
+                harness.end(&action);
+            }
+        }
+        harness.plan();
+        harness
+    }
+
+    fn put(&mut self, id: &NodeId, node: Node) {
+        self.snapshot.put_node(id.clone(), stored(node));
+        let contenders = ["x__lock__0000000000".to_owned()].into();
+        self.snapshot.set_node_lock(id.clone(), LockState { exists: true, contenders, mtime_ms: 0 });
+    }
+
+    fn plan(&mut self) -> Vec<BackingAction> {
+        self.planner.plan(&BackingInputs {
+            snapshot: &self.snapshot,
+            unread: &BTreeSet::new(),
+            launch_config: &self.launch_config,
+            own: &self.own,
+            now: NOW,
+            monotonic_now: MonotonicTime::at(NOW.0),
+        })
+    }
+
+    fn end(&mut self, action: &BackingAction) {
+        if let Some(key) = action.key() {
+            self.planner.ended(&key, &Ok(()), MonotonicTime::at(NOW.0));
+        }
+    }
+
+    /// A node that needs a slot appears, gets the free one, and disappears.
+    fn serve(&mut self) -> usize {
+        let id = NodeId::from("2000000000");
+        self.own.insert(id.clone());
+        self.put(&id, small_node());
+        let actions = self.plan();
+        actions.iter().for_each(|action| self.end(action));
+        self.snapshot.remove_node(&id);
+        self.own.clear();
+        actions.len() + self.plan().len()
+    }
+}
+
+fn small_node() -> Node {
+    let mut node = Node::new(NodeState::Building, NOW);
+    (node.provider, node.labels) = (Some("slots-bench".into()), vec!["small".into()]);
+    node
+}
+
+fn launch_config() -> Arc<LaunchConfig> {
+    let backing = BackingLabel {
+        label: "big".into(),
+        slots: SLOTS,
+        grace_time: Seconds(60.0),
+        min_retention_time: Seconds::ZERO,
+        max_age: None,
+        max_failures: None,
+    };
+    let label = LaunchLabel {
+        need: None,
+        image: None,
+        login: Login::default(),
+        host_key_checking: false,
+        console_log: false,
+        unavailable: None,
+        backing: Some(Arc::new(backing)),
+    };
+    Arc::new(LaunchConfig {
+        attempts: 3,
+        timeout: Seconds(60.0),
+        boot_timeout: Seconds(60.0),
+        zones: Vec::new(),
+        resource_kinds: Vec::new(),
+        labels: BTreeMap::from([("main".into(), BTreeMap::from([("small".into(), label)]))]),
+    })
+}
+
+/// A slot for one node, among many that are taken.
+#[divan::bench(args = NODES)]
+fn a_free_slot(bencher: Bencher, nodes: usize) {
+    let mut harness = SlotsHarness::new(nodes);
+    assert_eq!(harness.serve(), 1);
+    bencher.bench_local(|| black_box(harness.serve()));
 }

@@ -1,7 +1,9 @@
 //! Nodes in slots: their records, and which slot they get.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool_model::records::node::NodeState;
 use serde_json::json;
 use testkit::in_process_launcher::fake_cloud::start_fake_launcher;
@@ -97,7 +99,7 @@ fn max_servers_counts_slots() {
         let (_zookeeper, consumer, _launcher) = start(json!({}), json!({"max-servers": 1})).await;
         let (first, node) = small_node(&consumer).await;
         let second = consumer.submit_labels(&["small"]).await;
-        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
         assert!(consumer.request(&second).await.unwrap().nodes.is_empty());
         finish(&consumer, &first).await;
         let [other] = &consumer.fulfilled_nodes(&second).await[..] else { panic!("one node") };
@@ -132,5 +134,39 @@ fn many_requests_at_once_fill_their_backing_nodes() {
             slots.insert(slot_of(&consumer, &node).await);
         }
         assert_eq!((slots.len(), backing_nodes(&consumer).await.len()), (80, 20));
+    });
+}
+
+#[test]
+fn launchers_tell_what_nodes_wait_for_and_which_slots_are_taken() {
+    on_paused_time(async {
+        let mut yaml = configuration(json!({"backing-label": "b"}), json!({}));
+        yaml["providers"][0]["pools"][0]["max-servers"] = json!(1);
+        let (_zookeeper, consumer, launcher) = start_fake_launcher(&yaml).await;
+        let blocker = consumer.submit_labels(&["a"]).await;
+        consumer.fulfilled_nodes(&blocker).await;
+        let request = consumer.submit_labels(&["small"]).await;
+        until("a request for a backing node", async || consumer.requests().await.len() == 3).await;
+        let own = consumer.requests().await.into_iter().find(|id| id.as_str().starts_with("100-")).unwrap();
+        let explains = async || {
+            let asked = ExplainRequest(request.clone());
+            let answers = launcher.shared.explain_registry.request_all(asked, Duration::from_secs(5)).await;
+            format!("{answers:?}").contains(&format!("waiting for backing nodes (b), requested as {own}"))
+        };
+        until("the reason", explains).await;
+        finish(&consumer, &blocker).await;
+        let node = consumer.fulfilled_nodes(&request).await.remove(0);
+        let is_shown = async || {
+            let shown = launcher.shared.snapshot_feed.backing_nodes().remove("meta").unwrap_or_default();
+            let first = shown.first().filter(|_| shown.len() == 1);
+            first.is_some_and(|status| status.slots == 2 && status.occupants == [(0, node.clone())])
+        };
+        until("its slot to be shown", is_shown).await;
+        finish(&consumer, &request).await;
+        let is_idle = async || {
+            let shown = launcher.shared.snapshot_feed.backing_nodes().remove("meta").unwrap_or_default();
+            shown.first().is_some_and(|status| status.occupants.is_empty() && status.released_in_s.is_some())
+        };
+        until("its release to be announced", is_idle).await;
     });
 }

@@ -28,7 +28,7 @@ fn each_of_many_nodes_that_changes_alone_is_a_difference() {
     let node = |mzxid| versioned::<Node>(r#"{"state": "ready"}"#, mzxid);
     let mut snapshot = Snapshot::default();
     let ids: Vec<NodeId> = (0..1000).map(|id| format!("{id:010}").into()).collect();
-    ids.iter().for_each(|id| drop(snapshot.put_node(id.clone(), node(1))));
+    assert!(ids.iter().all(|id| snapshot.put_node(id.clone(), node(1))));
     for (id, mzxid) in ids.iter().zip(2..) {
         let before = snapshot.clone();
         snapshot.put_node(id.clone(), node(mzxid));

@@ -180,6 +180,7 @@ static METASTATIC_LABEL: Section = section(
         key("grace-time", Integer),
         key("min-retention-time", Integer),
         key("max-age", Integer),
+        key("max-failures", Integer),
         key("host-key-checking", Boolean),
     ]],
 );
