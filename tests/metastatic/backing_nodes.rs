@@ -240,3 +240,32 @@ fn requests_of_backing_nodes_end_with_the_session() {
         consumer.fulfilled_nodes(&request).await;
     });
 }
+
+#[test]
+fn launches_of_a_removed_provider_still_get_their_slots() {
+    on_paused_time(async {
+        for is_added_again in [false, true] {
+            let mut yaml = configuration(json!({"backing-label": "b"}), json!({}));
+            yaml["providers"][0]["pools"][0]["max-servers"] = json!(1);
+            let (_zookeeper, consumer, launcher) = start_fake_launcher(&yaml).await;
+            let blocker = consumer.submit_labels(&["a"]).await;
+            consumer.fulfilled_nodes(&blocker).await;
+            let request = consumer.submit_labels(&["small"]).await;
+            until("a request for a backing node", async || consumer.requests().await.len() == 3).await;
+            let mut without = yaml.clone();
+            without["providers"].as_array_mut().unwrap().pop();
+            std::fs::write(&launcher.file, without.to_string()).unwrap();
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            if is_added_again {
+                std::fs::write(&launcher.file, yaml.to_string()).unwrap();
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+            finish(&consumer, &blocker).await;
+            consumer.fulfilled_nodes(&request).await;
+            finish(&consumer, &request).await;
+            // Without the provider, another launcher may be about to serve its nodes.
+            let expected = if is_added_again { 0 } else { 2 };
+            until("the nodes to be deleted", async || consumer.nodes().await.len() == expected).await;
+        }
+    });
+}

@@ -94,7 +94,7 @@ pub struct Launcher {
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
     /// State shared by the pools, such as reservations of tenant limits.
     shared_pools: watch::Sender<SharedPoolState>,
-    /// Slots of the metastatic providers. They outlive the drivers, which a reload replaces.
+    /// Slots of the metastatic providers. They outlive the drivers, and launches outlive a provider that is removed.
     slot_boards: BTreeMap<ProviderName, Arc<SlotBoard>>,
     backing: Option<Addr<BackingWorker>>,
     cleanup: Option<Addr<CleanupWorker>>,
@@ -152,7 +152,7 @@ impl Launcher {
 
     fn start_provider(&mut self, name: &ProviderName) {
         let (section, deps) = (self.config.providers[name].clone(), self.task_manager_deps());
-        let started = if providers::is_metastatic(&section) {
+        let started = if self.is_metastatic(name) {
             let new_board = || Arc::new(SlotBoard::new(self.store.clone()));
             let board = self.slot_boards.entry(name.clone()).or_insert_with(new_board).clone();
             providers::start_metastatic(&section, deps, board)
@@ -281,12 +281,16 @@ impl Launcher {
         self.set_backing_providers();
     }
 
-    fn set_backing_providers(&mut self) {
+    /// Whether the launcher itself keeps the instances of a configured provider, in slots of backing nodes.
+    fn is_metastatic(&self, name: &ProviderName) -> bool {
+        let drivers = self.context.drivers.as_deref();
+        self.config.providers.get(name).is_some_and(|section| providers::is_metastatic(section, drivers))
+    }
+
+    fn set_backing_providers(&self) {
         let Some(backing) = &self.backing else { return };
-        self.slot_boards
-            .retain(|name, _| self.config.providers.get(name).is_some_and(|section| providers::is_metastatic(section)));
         let provider = |(name, board): (&ProviderName, &Arc<SlotBoard>)| {
-            let handle = self.providers.get(name)?.clone();
+            let handle = self.providers.get(name).filter(|_| self.is_metastatic(name))?.clone();
             Some((name.clone(), BackingProvider { handle, board: board.clone() }))
         };
         backing.do_send(SetBackingProviders(self.slot_boards.iter().filter_map(provider).collect()));

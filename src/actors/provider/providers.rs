@@ -73,9 +73,9 @@ pub fn start(
     }
 }
 
-/// Whether the launcher itself keeps the instances of a provider, in the slots of backing nodes.
-pub fn is_metastatic(section: &ProviderConfig) -> bool {
-    section.driver == "metastatic"
+/// Whether `start_metastatic` starts the provider.
+pub fn is_metastatic(section: &ProviderConfig, extra: Option<&dyn ExtraDrivers>) -> bool {
+    section.driver == "metastatic" && extra.is_none_or(|extra| !extra.names().contains(&"metastatic"))
 }
 
 /// Starts a metastatic provider of a launcher.
