@@ -1,6 +1,5 @@
 //! Mixed fleets: Nodepool 11 and Zuul share a ZooKeeper with our programs.
 
 mod images;
-mod metastatic;
 mod openstack;
 mod requests;
