@@ -59,6 +59,8 @@ struct State {
     fault_rates: BTreeMap<ProviderName, (u64, CallFaultRates)>,
     /// End of the last call that a fault delays.
     delayed_until: BTreeMap<ProviderName, Instant>,
+    /// Time until which a launcher may not have noticed that the cloud has returned.
+    unnoticed_until: BTreeMap<ProviderName, Instant>,
     servers: BTreeMap<CloudObjectKey, Server>,
     /// Deleted servers with the time of deletion: stale listings still contain them.
     deleted: Vec<(CloudObjectKey, Instance, Instant)>,
@@ -98,6 +100,7 @@ impl Clouds {
             rng,
             fault_rates: BTreeMap::new(),
             delayed_until: BTreeMap::new(),
+            unnoticed_until: BTreeMap::new(),
             servers: BTreeMap::new(),
             deleted: Vec::new(),
             images: BTreeMap::new(),
@@ -138,6 +141,13 @@ impl Clouds {
         !is_delayed && state.fault_rates(provider) == CallFaultRates::default()
     }
 
+    /// Whether a launcher knows that the cloud has no faults.
+    pub fn is_known_fault_free(&self, provider: &ProviderName) -> bool {
+        let is_noticed =
+            |state: &State| state.unnoticed_until.get(provider).is_none_or(|until| Instant::now() >= *until);
+        self.is_fault_free(provider) && is_noticed(&self.0.lock().unwrap())
+    }
+
     /// Deletes a server behind the launcher's back. False if none exists.
     pub fn delete_any_server(&self, nth: usize) -> bool {
         let mut state = self.0.lock().unwrap();
@@ -175,6 +185,7 @@ impl State {
         let Some((last, rates)) = self.fault_rates.get_mut(provider) else { return };
         if number.is_none_or(|number| number == *last) {
             *rates = CallFaultRates::default();
+            self.unnoticed_until.insert(provider.clone(), Instant::now() + PROBE_INTERVAL);
             self.history.interrupt_launches(provider);
         }
     }
@@ -417,6 +428,8 @@ const MAX_SERVERS: usize = 12;
 const LATE_REFUSALS: u32 = 4;
 /// Time for which an absent cloud keeps a connection open: longer than any deadline of a call.
 const HANG_TIME: Duration = Duration::from_secs(90);
+/// Maximum interval between two probes of a cloud that does not respond, with the probe itself.
+const PROBE_INTERVAL: Duration = Duration::from_secs(35);
 
 /// Behaviour of an absent cloud at one call.
 enum Absence {

@@ -61,7 +61,8 @@ const MAX_NEGLECTED_CHECKS: u32 = 2;
 const MAX_ABANDONED_CHECKS: u32 = 28;
 
 /// Reports requests that no launcher handles, although a launcher without a fault could. The provider's cloud must not
-/// have a fault either: a launcher that has just started assigns no nodes of a provider whose cloud does not answer.
+/// have a fault either, as far as launchers know: one that has just started assigns no nodes of a provider whose cloud
+/// does not answer, and notices its return by a probe.
 pub async fn check_neglected_requests(
     launchers: Vec<(ProcessHandle, Configured)>,
     clouds: Clouds,
@@ -73,7 +74,9 @@ pub async fn check_neglected_requests(
         let mut found = BTreeMap::new();
         for (id, provider) in history.neglected() {
             let serves = |file: &Configured| match &provider {
-                Some(provider) => file.is_settled() && file.launcher.serves(provider) && clouds.is_fault_free(provider),
+                Some(provider) => {
+                    file.is_settled() && file.launcher.serves(provider) && clouds.is_known_fault_free(provider)
+                }
                 None => true,
             };
             let able = launchers.iter().filter(|(_, file)| serves(file));

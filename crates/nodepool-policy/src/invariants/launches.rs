@@ -24,8 +24,9 @@ const SETTLING_TIME: Seconds = Seconds(10.0);
 /// A launcher knows that a cloud is full this long after the first refusal, and for a minute after the last one:
 /// launches that were decided on before have ended.
 const FULL_TIME: Seconds = Seconds(20.0);
-/// A request that has waited unchanged for this time is known to every launcher with a session.
-const KNOWN_TIME: Seconds = Seconds(15.0);
+/// A request that has waited unchanged for this time is known to every launcher with a session, however slow its
+/// connection, and launches that it decided on before have begun.
+const KNOWN_TIME: Seconds = Seconds(25.0);
 
 /// A launcher's connection to a provider. Each process, session and configuration has connections of its own.
 #[derive(Clone, Copy, Debug)]
