@@ -4,9 +4,11 @@
 //! at the same addresses. openstacksdk runs in the Python environment of the reference, which `tests/run` provides.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use nodepool::actors::provider::providers;
-use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use serde_json::{Value, json};
 use testkit::in_process_launcher::on_real_time;
 use testkit::openstack_harness::TestCloud;
@@ -63,6 +65,8 @@ impl Case {
     }
 }
 
+const LAUNCH_ATTEMPTS: usize = 5;
+
 /// Launches and deletes a server; the reason if the label or the provider is out of service.
 async fn use_ours(cloud: &TestCloud, pool: &str) -> Result<(), String> {
     let config = format!(
@@ -78,10 +82,25 @@ async fn use_ours(cloud: &TestCloud, pool: &str) -> Result<(), String> {
     if let Some(unavailable) = labels.into_iter().find_map(|label| label.unavailable.clone()) {
         return Err(unavailable.reason().to_owned());
     }
-    let Outcome::Launched(instance) = provider.run(launch("np1")).await.map_err(|error| error.to_string())? else {
+    let Outcome::Launched(instance) = launched(&mut provider).await.map_err(|error| error.to_string())? else {
         panic!("a launch ends with an instance")
     };
     provider.run(Job::Delete(instance.external_id)).await.map(drop).map_err(|error| error.to_string())
+}
+
+/// Launches a server. As a launcher does, it tries again after a connection was closed while the creation was on its
+/// way, which a busy machine makes likely.
+async fn launched(provider: &mut ProviderHarness) -> Result<Outcome, CloudError> {
+    let Job::Launch(order) = launch("np1") else { unreachable!("launch makes a launch") };
+    let again = Arc::new(LaunchOrder { may_exist: true, ..LaunchOrder::clone(&order) });
+    let mut end = provider.run(Job::Launch(order)).await;
+    for _ in 1..LAUNCH_ATTEMPTS {
+        if !matches!(end, Err(CloudError::Outage { may_have_worked: true, .. } | CloudError::Failed { .. })) {
+            break;
+        }
+        end = provider.run(Job::Launch(again.clone())).await;
+    }
+    end
 }
 
 /// The addresses below which services were called, and resets the counters.

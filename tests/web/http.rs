@@ -295,7 +295,7 @@ async fn dumps_are_served_to_local_users_only() {
         .args(["-c", "nodepool.yaml", "dump"])
         .current_dir(work_dir.home())
         .output();
-    assert!(testkit::daemon_process::text(&text.await.unwrap().stdout).starts_with(r#"{"actor":"CleanupWorker""#));
+    assert!(testkit::daemon_process::text(&text.await.unwrap().stdout).starts_with(r#"{"actor":"BackingWorker""#));
     let client = reqwest::Client::new();
     let url = format!("http://127.0.0.1:{}/dump", work_dir.web_port.number);
     for (name, value) in [

@@ -201,5 +201,20 @@ providers:
         cloud: Some((CloudKind::Kubernetes, &["--openshift", "--project", "main", "--pod-start-s", "0.1"])),
         is_limited: false,
     };
-    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods]
+    // Without a launcher, which alone puts nodes into slots, its launches fail.
+    let metastatic = Case {
+        driver: "metastatic",
+        config: "labels: [{name: small}, {name: big}]
+providers:
+  - name: contract
+    driver: metastatic
+    pools:
+      - name: main
+        labels: [{name: small, backing-label: big}]
+",
+        host: None,
+        cloud: None,
+        is_limited: false,
+    };
+    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic]
 }
