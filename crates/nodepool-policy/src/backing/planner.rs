@@ -403,6 +403,10 @@ impl BackingPlanner {
 
     fn adoption(&self, id: &RequestId, request: &BackingRequest, inputs: &BackingInputs<'_>) -> Adoption {
         let Some(node) = request.nodes.first() else { return Adoption::Impossible };
+        // The transaction that fulfils a request also writes its node, which may become visible later.
+        if inputs.unread.contains(node) {
+            return Adoption::NotYet;
+        }
         let Some(stored) = inputs.snapshot.node(node) else { return Adoption::Impossible };
         if stored.record.state != NodeState::Ready || stored.record.allocation() != Some(id) {
             return Adoption::Impossible;

@@ -252,6 +252,25 @@ fn a_failed_request_fails_only_the_nodes_that_it_was_for() {
 }
 
 #[test]
+fn a_fulfilled_request_is_kept_while_its_node_is_unread() {
+    let mut world = World::new(terms());
+    let mut node = Node::new(NodeState::Building, Timestamp(1.0));
+    node.allocated_to = Some("100-0000000000".into());
+    world.put("01", None, node.clone());
+    world.put_request("100-0000000000", "one", RequestState::Fulfilled);
+    let stored = world.snapshot.request(&"100-0000000000".into()).unwrap();
+    let record = Arc::new(NodeRequest { nodes: vec!["01".into()], ..(*stored.record).clone() });
+    let fulfilled = Versioned { record, version: 1, mzxid: 1, mtime_ms: 0 };
+    assert!(world.snapshot.put_request("100-0000000000".into(), fulfilled));
+    world.unread = BTreeSet::from(["01".into()]);
+    assert_eq!(world.settle(), []);
+    world.unread.clear();
+    node.state = NodeState::Ready;
+    world.put("01", None, node);
+    assert!(matches!(&world.settle()[..], [BackingAction::Adopt { .. }]));
+}
+
+#[test]
 fn a_node_that_is_not_ours_is_left_alone() {
     let mut world = World::new(terms());
     let mut forged = Node::new(NodeState::InUse, Timestamp(1.0));
