@@ -107,7 +107,7 @@ pub struct BackingLabel {
     pub slots: u32,
     /// Time for which a backing node is kept after its last slot was freed.
     pub grace_time: Seconds,
-    /// Time for which a backing node is kept after it was acquired.
+    /// Time for which a backing node is kept after it was requested.
     pub min_retention_time: Seconds,
     /// Age at which a backing node gets no more nodes.
     pub max_age: Option<Seconds>,

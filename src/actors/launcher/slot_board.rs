@@ -8,11 +8,10 @@ use tokio::sync::{Notify, watch};
 
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::{Instance, InstanceLogin};
-use nodepool_drivers::metastatic::{SlotState, Slots};
+use nodepool_drivers::metastatic::{SlotState, Slots, need};
 use nodepool_model::records::backing::{Slot, is_backing_state};
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId};
 use nodepool_model::records::node::{Node, NodeState};
-use nodepool_model::records::resources::Resources;
 use nodepool_model::snapshot::{LockedChange, Snapshot, WriteError};
 use nodepool_zk::txn::store::Store;
 
@@ -160,8 +159,7 @@ fn instance(id: &NodeId, backing: &Node) -> Instance {
     instance.cloud.clone_from(&backing.cloud);
     instance.zone.clone_from(&backing.az);
     instance.region.clone_from(&backing.region);
-    // The capacity of the backing node counts at its provider.
-    instance.resources = Resources::none().with("cores", 0.0).with("instances", 1.0).with("ram", 0.0);
+    instance.resources = need();
     instance.login = Some(Arc::new(InstanceLogin {
         username: backing.username.clone(),
         connection_type: backing.connection_type.clone(),

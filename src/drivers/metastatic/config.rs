@@ -45,8 +45,7 @@ fn labels(pool: &PoolConfig, diagnostics: &mut Diagnostics) -> BTreeMap<LabelNam
         let (backing, problem) = backing(node, backing_label, &name, diagnostics);
         let unknown = || Some(UNKNOWN.to_owned());
         let label = LaunchLabel {
-            // The records of Nodepool 11 have all three.
-            need: Some(Resources::none().with("cores", 0.0).with("instances", 1.0).with("ram", 0.0)),
+            need: Some(need()),
             image: Some(LabelImage::Cloud(IMAGE.to_owned())),
             login: Login {
                 username: unknown(),
@@ -63,6 +62,12 @@ fn labels(pool: &PoolConfig, diagnostics: &mut Diagnostics) -> BTreeMap<LabelNam
         labels.insert(name, label);
     }
     labels
+}
+
+/// Resources of a node, with the three names that Nodepool 11 records. The capacity of the backing node counts at its
+/// own provider.
+pub fn need() -> Resources {
+    Resources::none().with("cores", 0.0).with("instances", 1.0).with("ram", 0.0)
 }
 
 fn backing(

@@ -25,6 +25,7 @@ use python_yaml::diagnostics::Diagnostic;
 mod config;
 mod launch;
 
+pub use config::need;
 use launch::AwaitSlot;
 
 /// A ZooKeeper transaction takes milliseconds; after this time there is no connection.

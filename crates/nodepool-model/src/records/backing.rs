@@ -48,6 +48,11 @@ impl BackingRecord {
         serde_json::from_str(node.user_data.as_str()?).ok().filter(|record: &Self| record.owner.starts_with(OWNERS))
     }
 
+    /// The same record of a node that gets no more nodes.
+    pub fn retired(&self) -> Self {
+        Self { failed: true, ..self.clone() }
+    }
+
     pub fn to_user_data(&self) -> Json {
         Value::from(serde_json::to_string(self).unwrap_or_default()).into()
     }

@@ -18,20 +18,16 @@ impl BackingPlanner {
         inputs: &BackingInputs<'_>,
         actions: &mut Vec<BackingAction>,
     ) {
-        let covered = self.supply(label) as usize;
+        let covered = (self.view.free_slots_of(label) + self.coming_slots(label)) as usize;
         let waiting = self.view.waiting().filter(|(_, of)| *of == label).map(|(id, _)| id).skip(covered);
-        let nodes: Vec<NodeId> = waiting.filter(|id| inputs.own.contains(*id)).cloned().collect();
-        if !nodes.is_empty() {
-            actions.push(BackingAction::Fail { nodes, reason: "the request for a backing node failed".to_owned() });
-        }
+        fail_own(waiting, "the request for a backing node failed".to_owned(), inputs, actions);
     }
 
-    /// Slots of a label that are free, or will be.
-    pub(super) fn supply(&self, label: &LabelName) -> u32 {
-        let free: u32 = self.view.with_free_slots(label).map(|(free, _)| free).sum();
+    /// Slots of the backing nodes that are requested for a label.
+    fn coming_slots(&self, label: &LabelName) -> u32 {
         let is_open = |request: &&BackingRequest| request.label == *label && request.state != RequestState::Failed;
         let pending = self.requests.open.values().filter(is_open).count() + self.orders(label);
-        free + pending as u32 * self.terms.get(label).map_or(1, |terms| terms.slots)
+        pending as u32 * self.terms.get(label).map_or(1, |terms| terms.slots)
     }
 
     fn orders(&self, label: &LabelName) -> usize {
@@ -113,15 +109,10 @@ impl BackingPlanner {
         actions: &mut Vec<BackingAction>,
     ) {
         let Some(terms) = self.terms.get(label).filter(|terms| terms.slots > 0).cloned() else {
-            let nodes: Vec<NodeId> = nodes.iter().filter(|id| inputs.own.contains(*id)).cloned().collect();
-            if !nodes.is_empty() {
-                let reason = format!("label {label} is no longer part of the configuration");
-                actions.push(BackingAction::Fail { nodes, reason });
-            }
-            return;
+            let reason = format!("label {label} is no longer part of the configuration");
+            return fail_own(nodes.iter(), reason, inputs, actions);
         };
-        let free: u32 = self.view.with_free_slots(label).map(|(free, _)| free).sum();
-        let mut coming = self.supply(label) - free;
+        let mut coming = self.coming_slots(label);
         for node in nodes {
             if coming == 0 {
                 coming = terms.slots;
@@ -148,8 +139,7 @@ impl BackingPlanner {
             if !is_pending || request.worker != self.worker {
                 continue;
             }
-            let free = || self.view.with_free_slots(&request.label).map(|(free, _)| free).sum();
-            let before = coming.entry(&request.label).or_insert_with(free);
+            let before = coming.entry(&request.label).or_insert_with(|| self.view.free_slots_of(&request.label));
             let needed = waiting.get(&request.label).map_or(0, Vec::len) as u32;
             if *before >= needed {
                 unneeded.push(id.clone());
@@ -166,6 +156,19 @@ impl BackingPlanner {
                 self.start(BackingAction::Discard { request: id, reason: "no node waits for it" }, actions);
             }
         }
+    }
+}
+
+/// Fails the attempts of those nodes that this launcher launches.
+fn fail_own<'a>(
+    nodes: impl Iterator<Item = &'a NodeId>,
+    reason: String,
+    inputs: &BackingInputs<'_>,
+    actions: &mut Vec<BackingAction>,
+) {
+    let nodes: Vec<NodeId> = nodes.filter(|id| inputs.own.contains(*id)).cloned().collect();
+    if !nodes.is_empty() {
+        actions.push(BackingAction::Fail { nodes, reason });
     }
 }
 

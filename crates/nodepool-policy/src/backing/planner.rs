@@ -134,10 +134,6 @@ impl BackingPlanner {
         &self.worker
     }
 
-    pub fn provider(&self) -> &ProviderName {
-        &self.provider
-    }
-
     pub fn plan(&mut self, inputs: &BackingInputs<'_>) -> Vec<BackingAction> {
         if !inputs.snapshot.connected {
             return Vec::new();
@@ -317,8 +313,7 @@ impl BackingPlanner {
         };
         let age = inputs.now - node.record.launched;
         if let Some(reason) = self.reason_to_retire(id, node, terms, age) {
-            let failed = BackingRecord { failed: true, ..node.record.clone() };
-            let backing = held(&|record| record.user_data = failed.to_user_data());
+            let backing = held(&|record| record.user_data = node.record.retired().to_user_data());
             return Examined::Act(Box::new(BackingAction::Retire { backing, reason }));
         }
         let release = self.release_time(id, node, inputs);
@@ -326,9 +321,8 @@ impl BackingPlanner {
             if self.may_lack_slots {
                 return Examined::At(inputs.monotonic_now + RACE_PAUSE);
             }
-            let failed = BackingRecord { failed: true, ..node.record.clone() };
             let backing = held(&|record| {
-                record.user_data = failed.to_user_data();
+                record.user_data = node.record.retired().to_user_data();
                 record.set_state(NodeState::Used, Writer::Consumer, inputs.now);
             });
             return Examined::Act(Box::new(BackingAction::Release { backing }));

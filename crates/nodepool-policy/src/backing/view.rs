@@ -248,6 +248,11 @@ impl BackingView {
         (0..slots).filter(move |slot| occupants.is_none_or(|of_node| !of_node.contains_key(slot)))
     }
 
+    /// Number of free slots of a label.
+    pub fn free_slots_of(&self, label: &LabelName) -> u32 {
+        self.with_free_slots(label).map(|(free, _)| free).sum()
+    }
+
     /// Backing nodes of a label that have free slots, with their number; the fullest first, so that others can be
     /// released.
     pub fn with_free_slots(&self, label: &LabelName) -> impl Iterator<Item = (u32, &NodeId)> {

@@ -36,7 +36,7 @@ pub async fn retire(zk: &dyn Connection, output: &mut Output<'_>, id: &NodeId) -
             return nodes::show(zk, output, id, "already retired").await;
         }
         let mut node = (*entry.stored.record).clone();
-        node.user_data = BackingRecord { failed: true, ..record }.to_user_data();
+        node.user_data = record.retired().to_user_data();
         match zk.set(&path, json::to_bytes(&node).into(), entry.stored.version).await {
             Ok(_) => return nodes::show(zk, output, id, "retired").await,
             Err(ZkError::BadVersion) => {}
