@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
-use nodepool_zk::{Zk, paths};
+use nodepool_zk::paths;
 use serde_json::json;
-use testkit::in_process_launcher::fake_cloud::start_fake_launcher;
 use testkit::in_process_launcher::{InProcessDaemon, on_paused_time, until};
 
 use crate::launcher_harness::{
-    OWNER, backing_nodes, configuration, finish, holder, slot_of, small_node, start, until_backing_nodes,
+    Blocked, OWNER, backing_nodes, configuration, finish, holder, slot_of, small_node, start, until_backing_nodes,
 };
 
 #[test]
@@ -76,33 +75,16 @@ fn a_restarted_launcher_continues_with_its_backing_nodes() {
     });
 }
 
-/// Deletes all open requests of the provider, as an operator could by hand.
-async fn delete_backing_requests(zk: &Zk) -> usize {
-    let (names, _) = zk.children(paths::REQUESTS).await.unwrap();
-    let mut deleted = 0;
-    for name in names.iter().filter(|name| name.starts_with("100-")) {
-        deleted += usize::from(zk.delete(&format!("{}/{name}", paths::REQUESTS), -1).await.is_ok());
-    }
-    deleted
-}
-
 #[test]
 fn a_lost_request_for_a_backing_node_is_made_again() {
     on_paused_time(async {
-        let yaml = configuration(json!({"backing-label": "b"}), json!({}));
-        let mut blocked = yaml.clone();
-        blocked["providers"][0]["pools"][0]["max-servers"] = json!(1);
-        let (_zookeeper, consumer, _launcher) = start_fake_launcher(&blocked).await;
-        // The only server is taken.
-        let blocker = consumer.submit_labels(&["a"]).await;
-        consumer.fulfilled_nodes(&blocker).await;
-        let request = consumer.submit_labels(&["small"]).await;
-        let count = async || consumer.requests().await.iter().filter(|id| id.as_str().starts_with("100-")).count();
-        until("a request for a backing node", async || count().await == 1).await;
-        assert_eq!(delete_backing_requests(&consumer.zk).await, 1);
-        until("another one", async || count().await == 1).await;
-        finish(&consumer, &blocker).await;
-        consumer.fulfilled_nodes(&request).await;
+        let blocked = Blocked::start(json!({})).await;
+        // As an operator could do.
+        let lost = blocked.backing_requests().await.remove(0);
+        blocked.consumer.zk.delete(&paths::request(&lost), -1).await.unwrap();
+        until("another one", async || blocked.backing_requests().await.len() == 1).await;
+        assert_ne!(blocked.backing_requests().await[0], lost);
+        blocked.unblock().await;
     });
 }
 
@@ -119,18 +101,13 @@ fn a_failed_request_for_a_backing_node_fails_the_attempt_and_disappears() {
 #[test]
 fn a_request_that_no_node_waits_for_ends_after_the_grace_time() {
     on_paused_time(async {
-        let mut yaml = configuration(json!({"grace-time": 30, "backing-label": "b"}), json!({}));
-        yaml["providers"][0]["pools"][0]["max-servers"] = json!(1);
-        let (_zookeeper, consumer, _launcher) = start_fake_launcher(&yaml).await;
-        let blocker = consumer.submit_labels(&["a"]).await;
-        consumer.fulfilled_nodes(&blocker).await;
-        let request = consumer.submit_labels(&["small"]).await;
-        until("a request for a backing node", async || consumer.requests().await.len() == 3).await;
-        consumer.zk.delete(&paths::request(&request), -1).await.unwrap();
+        let blocked = Blocked::start(json!({"grace-time": 30})).await;
+        let consumer = &blocked.consumer;
+        consumer.zk.delete(&paths::request(&blocked.request), -1).await.unwrap();
         tokio::time::sleep(Duration::from_secs(25)).await;
         assert_eq!(consumer.requests().await.len(), 2);
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(consumer.requests().await, [blocker]);
+        assert_eq!(consumer.requests().await, std::slice::from_ref(&blocked.blocker));
     });
 }
 
@@ -198,22 +175,17 @@ fn an_interrupted_release_is_completed() {
 #[test]
 fn the_backing_node_of_a_request_is_acquired_also_after_a_reload() {
     on_paused_time(async {
-        let mut yaml = configuration(json!({"grace-time": 20, "backing-label": "b"}), json!({}));
-        yaml["providers"][0]["pools"][0]["max-servers"] = json!(1);
-        let (_zookeeper, consumer, launcher) = start_fake_launcher(&yaml).await;
-        let blocker = consumer.submit_labels(&["a"]).await;
-        consumer.fulfilled_nodes(&blocker).await;
-        let request = consumer.submit_labels(&["small"]).await;
-        until("a request for a backing node", async || consumer.requests().await.len() == 3).await;
-        yaml["providers"][1]["boot-timeout"] = json!(77);
-        std::fs::write(&launcher.file, yaml.to_string()).unwrap();
+        let blocked = Blocked::start(json!({"grace-time": 20})).await;
+        let mut changed = blocked.configuration.clone();
+        changed["providers"][1]["boot-timeout"] = json!(77);
+        blocked.reload(&changed);
         tokio::time::sleep(Duration::from_secs(10)).await;
-        finish(&consumer, &blocker).await;
-        consumer.fulfilled_nodes(&request).await;
-        until_backing_nodes(&consumer, 1).await;
-        let backing = backing_nodes(&consumer).await.remove(0).0;
-        assert_eq!(holder(&consumer, &backing).await.as_deref(), Some(OWNER));
-        finish(&consumer, &request).await;
+        blocked.unblock().await;
+        let consumer = &blocked.consumer;
+        until_backing_nodes(consumer, 1).await;
+        let backing = backing_nodes(consumer).await.remove(0).0;
+        assert_eq!(holder(consumer, &backing).await.as_deref(), Some(OWNER));
+        finish(consumer, &blocked.request).await;
         until("all nodes to be deleted", async || consumer.nodes().await.is_empty()).await;
     });
 }
@@ -221,23 +193,16 @@ fn the_backing_node_of_a_request_is_acquired_also_after_a_reload() {
 #[test]
 fn requests_of_backing_nodes_end_with_the_session() {
     on_paused_time(async {
-        let mut yaml = configuration(json!({"backing-label": "b"}), json!({}));
-        yaml["providers"][0]["pools"][0]["max-servers"] = json!(1);
-        let (zookeeper, consumer, mut launcher) = start_fake_launcher(&yaml).await;
-        let blocker = consumer.submit_labels(&["a"]).await;
-        consumer.fulfilled_nodes(&blocker).await;
-        let request = consumer.submit_labels(&["small"]).await;
-        let backing_requests = async || {
-            let ids = consumer.requests().await.into_iter();
-            ids.filter(|id| id.as_str().starts_with("100-")).collect::<Vec<_>>()
+        let mut blocked = Blocked::start(json!({})).await;
+        let before = blocked.backing_requests().await;
+        blocked.zookeeper.expire(blocked.launcher.session_id);
+        blocked.launcher.run(&blocked.zookeeper);
+        let is_new = async || {
+            let open = blocked.backing_requests().await;
+            open.len() == 1 && open != before
         };
-        until("a request for a backing node", async || backing_requests().await.len() == 1).await;
-        let before = backing_requests().await;
-        zookeeper.expire(launcher.session_id);
-        launcher.run(&zookeeper);
-        until("a new one", async || backing_requests().await.len() == 1 && backing_requests().await != before).await;
-        finish(&consumer, &blocker).await;
-        consumer.fulfilled_nodes(&request).await;
+        until("a new one", is_new).await;
+        blocked.unblock().await;
     });
 }
 
@@ -245,24 +210,18 @@ fn requests_of_backing_nodes_end_with_the_session() {
 fn launches_of_a_removed_provider_still_get_their_slots() {
     on_paused_time(async {
         for is_added_again in [false, true] {
-            let mut yaml = configuration(json!({"backing-label": "b"}), json!({}));
-            yaml["providers"][0]["pools"][0]["max-servers"] = json!(1);
-            let (_zookeeper, consumer, launcher) = start_fake_launcher(&yaml).await;
-            let blocker = consumer.submit_labels(&["a"]).await;
-            consumer.fulfilled_nodes(&blocker).await;
-            let request = consumer.submit_labels(&["small"]).await;
-            until("a request for a backing node", async || consumer.requests().await.len() == 3).await;
-            let mut without = yaml.clone();
+            let blocked = Blocked::start(json!({})).await;
+            let mut without = blocked.configuration.clone();
             without["providers"].as_array_mut().unwrap().pop();
-            std::fs::write(&launcher.file, without.to_string()).unwrap();
+            blocked.reload(&without);
             tokio::time::sleep(Duration::from_secs(10)).await;
             if is_added_again {
-                std::fs::write(&launcher.file, yaml.to_string()).unwrap();
+                blocked.reload(&blocked.configuration);
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
-            finish(&consumer, &blocker).await;
-            consumer.fulfilled_nodes(&request).await;
-            finish(&consumer, &request).await;
+            blocked.unblock().await;
+            let consumer = &blocked.consumer;
+            finish(consumer, &blocked.request).await;
             // Without the provider, another launcher may be about to serve its nodes.
             let expected = if is_added_again { 0 } else { 2 };
             until("the nodes to be deleted", async || consumer.nodes().await.len() == expected).await;

@@ -76,7 +76,7 @@ fn a_retired_backing_node_keeps_its_nodes_and_gets_no_more() {
         let (data, stat) = consumer.zk.get(&paths::node(&retired)).await.unwrap();
         let mut record: Node = json::from_bytes(&data).unwrap();
         let user_data = BackingRecord::of(&record, OWNER).unwrap();
-        record.user_data = BackingRecord { failed: true, ..user_data }.to_user_data();
+        record.user_data = user_data.retired().to_user_data();
         consumer.zk.set(&paths::node(&retired), json::to_bytes(&record).into(), stat.version).await.unwrap();
         let (_, other) = small_node(&consumer).await;
         assert_ne!(slot_of(&consumer, &other).await.backing_node, retired);

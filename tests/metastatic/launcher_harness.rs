@@ -1,6 +1,6 @@
 //! A launcher with a metastatic provider and the provider of its backing nodes, and looks at their nodes.
 
-use nodepool_model::records::backing::{BackingRecord, Slot};
+use nodepool_model::records::backing::{BACKING_PRIORITY, BackingRecord, Slot};
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_zk::locks::lock;
@@ -31,6 +31,49 @@ pub fn configuration(label_keys: Value, pool_keys: Value) -> Value {
 
 pub async fn start(label_keys: Value, pool_keys: Value) -> (MemoryZooKeeper, Consumer, InProcessDaemon) {
     start_fake_launcher(&configuration(label_keys, pool_keys)).await
+}
+
+/// A launcher whose only server is taken, so that a request of it for a backing node waits.
+pub struct Blocked {
+    pub configuration: Value,
+    pub zookeeper: MemoryZooKeeper,
+    pub consumer: Consumer,
+    pub launcher: InProcessDaemon,
+    /// The request whose node is the only server.
+    pub blocker: RequestId,
+    /// The request for a node that waits for a backing node.
+    pub request: RequestId,
+}
+
+impl Blocked {
+    /// Returns when the backing node is requested. The keys are added to those of the label.
+    pub async fn start(label_keys: Value) -> Self {
+        let mut configuration = configuration(json!({"backing-label": "b"}), json!({}));
+        merge(&mut configuration["providers"][1]["pools"][0]["labels"][0], label_keys);
+        configuration["providers"][0]["pools"][0]["max-servers"] = json!(1);
+        let (zookeeper, consumer, launcher) = start_fake_launcher(&configuration).await;
+        let blocker = consumer.submit_labels(&["a"]).await;
+        consumer.fulfilled_nodes(&blocker).await;
+        let request = consumer.submit_labels(&["small"]).await;
+        let blocked = Self { configuration, zookeeper, consumer, launcher, blocker, request };
+        until("a request for a backing node", async || blocked.backing_requests().await.len() == 1).await;
+        blocked
+    }
+
+    pub async fn backing_requests(&self) -> Vec<RequestId> {
+        let ids = self.consumer.requests().await.into_iter();
+        ids.filter(|id| id.priority() == BACKING_PRIORITY).collect()
+    }
+
+    /// Returns the only server, and waits until the node is ready.
+    pub async fn unblock(&self) -> NodeId {
+        finish(&self.consumer, &self.blocker).await;
+        self.consumer.fulfilled_nodes(&self.request).await.remove(0)
+    }
+
+    pub fn reload(&self, configuration: &Value) {
+        std::fs::write(&self.launcher.file, configuration.to_string()).unwrap();
+    }
 }
 
 /// Requests one node, and returns it when the request is fulfilled.

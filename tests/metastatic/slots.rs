@@ -10,7 +10,7 @@ use testkit::in_process_launcher::fake_cloud::start_fake_launcher;
 use testkit::in_process_launcher::{on_paused_time, until};
 
 use crate::launcher_harness::{
-    OWNER, backing_nodes, configuration, finish, holder, slot_of, small_node, start, until_backing_nodes,
+    Blocked, OWNER, backing_nodes, configuration, finish, holder, slot_of, small_node, start, until_backing_nodes,
 };
 
 #[test]
@@ -140,29 +140,23 @@ fn many_requests_at_once_fill_their_backing_nodes() {
 #[test]
 fn launchers_tell_what_nodes_wait_for_and_which_slots_are_taken() {
     on_paused_time(async {
-        let mut yaml = configuration(json!({"backing-label": "b"}), json!({}));
-        yaml["providers"][0]["pools"][0]["max-servers"] = json!(1);
-        let (_zookeeper, consumer, launcher) = start_fake_launcher(&yaml).await;
-        let blocker = consumer.submit_labels(&["a"]).await;
-        consumer.fulfilled_nodes(&blocker).await;
-        let request = consumer.submit_labels(&["small"]).await;
-        until("a request for a backing node", async || consumer.requests().await.len() == 3).await;
-        let own = consumer.requests().await.into_iter().find(|id| id.as_str().starts_with("100-")).unwrap();
+        let blocked = Blocked::start(json!({})).await;
+        let (consumer, launcher, request) = (&blocked.consumer, &blocked.launcher, &blocked.request);
+        let own = blocked.backing_requests().await.remove(0);
         let explains = async || {
             let asked = ExplainRequest(request.clone());
             let answers = launcher.shared.explain_registry.request_all(asked, Duration::from_secs(5)).await;
             format!("{answers:?}").contains(&format!("waiting for backing nodes (b), requested as {own}"))
         };
         until("the reason", explains).await;
-        finish(&consumer, &blocker).await;
-        let node = consumer.fulfilled_nodes(&request).await.remove(0);
+        let node = blocked.unblock().await;
         let is_shown = async || {
             let shown = launcher.shared.snapshot_feed.backing_nodes().remove("meta").unwrap_or_default();
             let first = shown.first().filter(|_| shown.len() == 1);
             first.is_some_and(|status| status.slots == 2 && status.occupants == [(0, node.clone())])
         };
         until("its slot to be shown", is_shown).await;
-        finish(&consumer, &request).await;
+        finish(consumer, request).await;
         let is_idle = async || {
             let shown = launcher.shared.snapshot_feed.backing_nodes().remove("meta").unwrap_or_default();
             shown.first().is_some_and(|status| status.occupants.is_empty() && status.released_in_s.is_some())
