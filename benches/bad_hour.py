@@ -8,7 +8,6 @@ Needs a Python interpreter with kazoo. Each run has its own ZooKeeper, simulated
 serves one request first, so that it has logged in. Then the fault begins, and all requests are created at once.
 """
 
-import argparse
 import bisect
 import itertools
 import json
@@ -24,7 +23,8 @@ sys.dont_write_bytecode = True
 from kazoo.client import KazooClient  # noqa: E402
 from kazoo.exceptions import KazooException  # noqa: E402
 
-from parts import LABEL, Cloud, Contestant, ZooKeeper, setting, wait_for, write_cloud_config  # noqa: E402
+from comparison import contestants, head, line, parser, save  # noqa: E402
+from parts import LABEL, Cloud, ZooKeeper, wait_for, write_cloud_config  # noqa: E402
 from transaction_log import CREATE, UPDATE, TransactionLog  # noqa: E402
 
 REQUESTS, NODES = "/nodepool/requests", "/nodepool/nodes"
@@ -208,38 +208,28 @@ def attempt(arguments, who, fault, requests):
             return not_run
 
 
-def line(row):
-    return "| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else cell for cell in row) + " |"
-
-
 def main():
     numbers = lambda text: [int(number) for number in text.split(",")]
     names = lambda text: text.split(",")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=os.path.abspath, required=True, help="directory of our programs")
-    parser.add_argument("--cloud", type=os.path.abspath, required=True, help="the program of the simulated OpenStack")
-    parser.add_argument("--scale", type=float, default=1, help="factor of all durations of the faults")
-    parser.add_argument("--requests", type=numbers, default=[1, 60, 2000], help="numbers of waiting requests")
-    parser.add_argument("--faults", type=names, default=list(FAULTS), help=f"of {', '.join(FAULTS)}")
-    parser.add_argument("--launchers", type=names, default=["ours", "reference"], help="ours, reference")
-    parser.add_argument("--limit", type=float, default=900, help="seconds after a fault to wait for all requests")
-    parser.add_argument("--reference-max", type=int, default=2000, help="more requests are not run with the reference")
-    parser.add_argument("--markdown", help="also write the table to this file")
-    arguments = parser.parse_args()
-    reference = pathlib.Path(setting("NODEPOOL_TEST_REFERENCE")).parent
-    contestants = {"ours": Contestant("ours", arguments.programs, True), "reference": Contestant("reference", reference, True)}
-    table = [line(COLUMNS), "|" + "---|" * len(COLUMNS)]
+    options = parser(__doc__)
+    options.add_argument("--cloud", type=os.path.abspath, required=True, help="the program of the simulated OpenStack")
+    options.add_argument("--scale", type=float, default=1, help="factor of all durations of the faults")
+    options.add_argument("--requests", type=numbers, default=[1, 60, 2000], help="numbers of waiting requests")
+    options.add_argument("--faults", type=names, default=list(FAULTS), help=f"of {', '.join(FAULTS)}")
+    options.add_argument("--limit", type=float, default=900, help="seconds after a fault to wait for all requests")
+    options.add_argument("--reference-max", type=int, default=2000, help="more requests are not run with the reference")
+    arguments = options.parse_args()
+    launchers = contestants(arguments.programs)
+    table = head(COLUMNS)
     print("\n".join(table), flush=True)
     for name in arguments.faults:
         for requests in arguments.requests:
             for launcher in arguments.launchers:
                 row = [FAULTS[name].title(arguments.scale), requests, launcher]
-                row += attempt(arguments, contestants[launcher], FAULTS[name], requests)
+                row += attempt(arguments, launchers[launcher], FAULTS[name], requests)
                 table.append(line(row))
                 print(table[-1], flush=True)
-    text = "\n".join(table) + "\n"
-    if arguments.markdown:
-        pathlib.Path(arguments.markdown).write_text(text)
+    save(arguments, table)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ usage: benches/run containers [--driver NAME] [--rounds N] [--namespaces N] [--p
 Needs a Python interpreter with kazoo. Each part has its own ZooKeeper, cluster and launcher.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,10 +18,9 @@ import time
 import urllib.request
 
 sys.dont_write_bytecode = True
-from bad_hour import NODES, Consumer, Journal, line  # noqa: E402
-from parts import LABEL, Contestant, Process, ZooKeeper, setting, wait_for, write_config  # noqa: E402
-
-COLUMNS = ["metric", "aim", "ours", "reference", "ratio"]
+from bad_hour import NODES, Consumer, Journal  # noqa: E402
+from comparison import column, measure, parser, report  # noqa: E402
+from parts import LABEL, Process, ZooKeeper, wait_for, write_config  # noqa: E402
 
 # Flags of the cluster, and the keys of labels for whole namespaces and for pods. The secrets are those for which the
 # reference waits.
@@ -147,59 +145,27 @@ def idle(arguments, who):
         return percent, process.resident_mb()
 
 
-def rows(arguments, contestants):
-    measured = {}
-    for part in (rounds, burst, idle):
-        measured[part] = {}
-        for name in arguments.launchers:
-            try:
-                measured[part][name] = part(arguments, contestants[name])
-            except (RuntimeError, OSError) as error:
-                print(f"{part.__name__}, {name}: {error!r}", file=sys.stderr, flush=True)
-                continue
-            print(part.__name__, name, measured[part][name], file=sys.stderr, flush=True)
-
-    def value(part, index=None):
-        return {name: found if index is None else found[index] for name, found in measured[part].items()}
-
+def rows(arguments):
+    measured = measure(arguments, (rounds, burst, idle))
     return [
-        ("running pod to fulfilled request, median", "≤ 20 ms", value(rounds, 0), "ms", "less"),
-        ("released node to the call that deletes it, median", "≤ 20 ms", value(rounds, 1), "ms", "less"),
-        (f"{arguments.namespaces} nodes at once", "≥ 10 ×", value(burst), "/s", "more"),
-        (f"processor time with {arguments.pods:,} idle pods", "≤ 0.5 %", value(idle, 0), "%", "less"),
-        (f"memory with {arguments.pods:,} idle pods", "", value(idle, 1), "MB", "less"),
+        ("running pod to fulfilled request, median", "≤ 20 ms", column(measured[rounds], 0), "ms", "less"),
+        ("released node to the call that deletes it, median", "≤ 20 ms", column(measured[rounds], 1), "ms", "less"),
+        (f"{arguments.namespaces} nodes at once", "≥ 10 ×", measured[burst], "/s", "more"),
+        (f"processor time with {arguments.pods:,} idle pods", "≤ 0.5 %", column(measured[idle], 0), "%", "less"),
+        (f"memory with {arguments.pods:,} idle pods", "", column(measured[idle], 1), "MB", "less"),
     ]
 
 
-def cells(metric, aim, values, unit, better):
-    ours, reference = values.get("ours"), values.get("reference")
-    shown = [f"{one:.3g} {unit}" if one is not None else "–" for one in (ours, reference)]
-    ratio = "–"
-    if ours and reference:
-        ratio = f"{(ours / reference if better == 'more' else reference / ours):.3g} ×"
-    return [metric, aim, *shown, ratio]
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=os.path.abspath, required=True, help="directory of our programs")
-    parser.add_argument("--cluster", type=os.path.abspath, required=True, help="the program of the simulated Kubernetes")
-    parser.add_argument("--driver", choices=DRIVERS, default="kubernetes")
-    parser.add_argument("--rounds", type=int, default=20, help="pods that are requested and released one by one")
-    parser.add_argument("--namespaces", type=int, default=100, help="namespaces, projects or shared pods that are requested at once")
-    parser.add_argument("--pods", type=int, default=1000, help="pods that are in use while nothing changes")
-    parser.add_argument("--idle", type=float, default=60, help="seconds for which nothing changes")
-    parser.add_argument("--launchers", type=lambda text: text.split(","), default=["ours", "reference"])
-    parser.add_argument("--markdown", help="also write the table to this file")
-    arguments = parser.parse_args()
-    reference = pathlib.Path(setting("NODEPOOL_TEST_REFERENCE")).parent
-    contestants = {"ours": Contestant("ours", arguments.programs, True), "reference": Contestant("reference", reference, True)}
-    table = [line(COLUMNS), "|" + "---|" * len(COLUMNS)]
-    table += [line(cells(*row)) for row in rows(arguments, contestants)]
-    text = "\n".join(table) + "\n"
-    print(text)
-    if arguments.markdown:
-        pathlib.Path(arguments.markdown).write_text(text)
+    options = parser(__doc__)
+    options.add_argument("--cluster", type=os.path.abspath, required=True, help="the program of the simulated Kubernetes")
+    options.add_argument("--driver", choices=DRIVERS, default="kubernetes")
+    options.add_argument("--rounds", type=int, default=20, help="pods that are requested and released one by one")
+    options.add_argument("--namespaces", type=int, default=100, help="namespaces, projects or shared pods that are requested at once")
+    options.add_argument("--pods", type=int, default=1000, help="pods that are in use while nothing changes")
+    options.add_argument("--idle", type=float, default=60, help="seconds for which nothing changes")
+    arguments = options.parse_args()
+    report(arguments, rows(arguments))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ Needs a Python interpreter with kazoo. The backing nodes are static hosts, which
 ZooKeeper and launcher.
 """
 
-import argparse
 import contextlib
 import json
-import os
 import pathlib
 import queue
 import statistics
@@ -19,9 +17,9 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
-from bad_hour import NODES, Consumer, Journal, line  # noqa: E402
-from containers import COLUMNS, cells  # noqa: E402
-from parts import LABEL, Contestant, ZooKeeper, setting, wait_for, write_config  # noqa: E402
+from bad_hour import NODES, Consumer, Journal  # noqa: E402
+from comparison import column, measure, parser, report  # noqa: E402
+from parts import LABEL, ZooKeeper, wait_for, write_config  # noqa: E402
 
 BACKING = "big"
 
@@ -111,45 +109,22 @@ def burst(arguments, who):
     return arguments.burst / (max(end[1] for end in ends) - began)
 
 
-def rows(arguments, contestants):
-    measured = {}
-    for part in (rounds, burst):
-        measured[part] = {}
-        for name in arguments.launchers:
-            try:
-                measured[part][name] = part(arguments, contestants[name])
-            except (RuntimeError, OSError) as error:
-                print(f"{part.__name__}, {name}: {error!r}", file=sys.stderr, flush=True)
-                continue
-            print(part.__name__, name, measured[part][name], file=sys.stderr, flush=True)
-
-    def value(part, index=None):
-        return {name: found if index is None else found[index] for name, found in measured[part].items()}
-
+def rows(arguments):
+    measured = measure(arguments, (rounds, burst))
     return [
-        ("request to a node in a free slot, median", "≤ 5 ms", value(rounds, 0), "ms", "less"),
-        ("transactions of the launcher meanwhile, median", "≤ 2", value(rounds, 1), "", "less"),
-        (f"{arguments.burst} nodes at once, {arguments.slots} per backing node", "", value(burst), "/s", "more"),
+        ("request to a node in a free slot, median", "≤ 5 ms", column(measured[rounds], 0), "ms", "less"),
+        ("transactions of the launcher meanwhile, median", "≤ 2", column(measured[rounds], 1), "", "less"),
+        (f"{arguments.burst} nodes at once, {arguments.slots} per backing node", "", measured[burst], "/s", "more"),
     ]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=os.path.abspath, required=True, help="directory of our programs")
-    parser.add_argument("--rounds", type=int, default=20, help="nodes that are requested and returned one by one")
-    parser.add_argument("--burst", type=int, default=100, help="nodes that are requested at once")
-    parser.add_argument("--slots", type=int, default=4, help="slots per backing node")
-    parser.add_argument("--launchers", type=lambda text: text.split(","), default=["ours", "reference"])
-    parser.add_argument("--markdown", help="also write the table to this file")
-    arguments = parser.parse_args()
-    reference = pathlib.Path(setting("NODEPOOL_TEST_REFERENCE")).parent
-    contestants = {"ours": Contestant("ours", arguments.programs, True), "reference": Contestant("reference", reference, True)}
-    table = [line(COLUMNS), "|" + "---|" * len(COLUMNS)]
-    table += [line(cells(*row)) for row in rows(arguments, contestants)]
-    text = "\n".join(table) + "\n"
-    print(text)
-    if arguments.markdown:
-        pathlib.Path(arguments.markdown).write_text(text)
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=20, help="nodes that are requested and returned one by one")
+    options.add_argument("--burst", type=int, default=100, help="nodes that are requested at once")
+    options.add_argument("--slots", type=int, default=4, help="slots per backing node")
+    arguments = options.parse_args()
+    report(arguments, rows(arguments))
 
 
 if __name__ == "__main__":
