@@ -88,6 +88,9 @@ pub struct BackingPlanner {
     /// Set while the snapshot may lack a taken slot, although it has the backing node as it was written with that slot.
     /// Then no slot is given out, and no backing node released.
     pub(super) may_lack_slots: bool,
+    /// Set while something waits for a node that has changed since the snapshot. A read that finds no difference
+    /// publishes no snapshot.
+    awaits_reads: bool,
     /// Whether the holders of the locks of all backing nodes are known.
     pub(super) knows_all_owners: bool,
 }
@@ -122,6 +125,7 @@ impl BackingPlanner {
             due: BTreeSet::new(),
             due_of: BTreeMap::new(),
             may_lack_slots: false,
+            awaits_reads: false,
             knows_all_owners: false,
         }
     }
@@ -143,6 +147,7 @@ impl BackingPlanner {
         self.view.update(inputs.snapshot, inputs.monotonic_now);
         self.requests.update(inputs.snapshot);
         self.may_lack_slots = inputs.unread.iter().any(|id| self.may_have_slot(id, inputs.snapshot));
+        self.awaits_reads = self.may_lack_slots;
         let mut actions = Vec::new();
         self.verify(&mut actions);
         self.examine_changed(inputs, &mut actions);
@@ -253,7 +258,7 @@ impl BackingPlanner {
                 Some(*since + self.grace_time(&self.requests.open.get(id)?.label) + JUST_AFTER)
             });
         let nodes = self.due.first().map(|(at, _)| *at);
-        let again = self.may_lack_slots.then_some(now + RACE_PAUSE);
+        let again = self.awaits_reads.then_some(now + RACE_PAUSE);
         nodes.into_iter().chain(again).chain(self.paused.values().copied()).chain(requests).min()
     }
 
@@ -386,6 +391,10 @@ impl BackingPlanner {
                     Adoption::Ready(node) => BackingAction::Adopt { request: id, node: *node },
                     Adoption::Impossible => BackingAction::Discard { request: id, reason: "its node is gone" },
                     Adoption::NotYet => continue,
+                    Adoption::Unread => {
+                        self.awaits_reads = true;
+                        continue;
+                    }
                 },
             };
             if matches!(request.state, RequestState::Failed) {
@@ -399,7 +408,7 @@ impl BackingPlanner {
         let Some(node) = request.nodes.first() else { return Adoption::Impossible };
         // The transaction that fulfils a request also writes its node, which may become visible later.
         if inputs.unread.contains(node) {
-            return Adoption::NotYet;
+            return Adoption::Unread;
         }
         let Some(stored) = inputs.snapshot.node(node) else { return Adoption::Impossible };
         if stored.record.state != NodeState::Ready || stored.record.allocation() != Some(id) {
@@ -432,6 +441,8 @@ enum Examined {
 
 enum Adoption {
     Ready(Box<NodeChange>),
+    /// The snapshot will show when.
     NotYet,
+    Unread,
     Impossible,
 }
