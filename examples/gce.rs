@@ -16,7 +16,7 @@ use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
-use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
+use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
@@ -211,7 +211,7 @@ impl SimpleAdapter for Gce {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: Seconds::ZERO,
+            spacing: Spacing::NONE,
             in_flight: InFlightLimit::Configurable,
             listing_delay: Seconds(1.0),
             refresh: Some(REFRESH_INTERVAL),

@@ -1,5 +1,7 @@
 //! The built-in drivers. Each is a table of API calls and the state machines that decide which call is next.
 
+#[cfg(feature = "aws")]
+pub mod aws;
 pub mod common;
 pub mod example;
 pub mod fake;
@@ -28,6 +30,8 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     #[cfg(feature = "kubernetes")]
     "openshiftpods",
     "metastatic",
+    #[cfg(feature = "aws")]
+    "aws",
 ];
 
 /// Visitor that `open` calls with the driver, because only `open` knows its type.
@@ -45,6 +49,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "example" => Ok(visitor.with(example::open(section)?)),
         #[cfg(feature = "kubernetes")]
         "kubernetes" | "openshift" | "openshiftpods" => Ok(visitor.with(kubernetes::open(section)?)),
+        #[cfg(feature = "aws")]
+        "aws" => Ok(visitor.with(aws::open(section)?)),
         "metastatic" => Ok(visitor.with(metastatic::open_without_launcher(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
@@ -64,6 +70,8 @@ pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
         "openstack" => openstack::files(),
         #[cfg(feature = "kubernetes")]
         "kubernetes" | "openshift" | "openshiftpods" => kubernetes::files(),
+        #[cfg(feature = "aws")]
+        "aws" => aws::files(),
         _ => Vec::new(),
     }
 }
@@ -79,6 +87,8 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         #[cfg(feature = "kubernetes")]
         "kubernetes" | "openshift" | "openshiftpods" => kubernetes::diagnostics(section),
         "metastatic" => metastatic::diagnostics(section),
+        #[cfg(feature = "aws")]
+        "aws" => aws::diagnostics(section),
         _ => Vec::new(),
     }
 }

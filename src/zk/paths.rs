@@ -8,6 +8,8 @@ use nodepool_model::records::ids::{BuildId, ImageName, NodeId, ProviderName, Req
 use nodepool_model::records::image_upload::UploadKey;
 
 pub const ROOT: &str = "/nodepool";
+/// Random name of the installation, which only this version writes.
+pub const INSTALLATION: &str = "/nodepool/installation";
 pub const NODES: &str = "/nodepool/nodes";
 pub const REQUESTS: &str = "/nodepool/requests";
 /// Request locks are not below their requests, so that a lock outlives the request.

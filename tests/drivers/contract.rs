@@ -31,6 +31,7 @@ fn upload(file: PathBuf, number: &str) -> Job {
     let marks = [(BUILD_MARK, "b1"), (UPLOAD_MARK, number), (PROVIDER_MARK, "contract")];
     let size = std::fs::metadata(&file).map_or(5, |metadata| metadata.len());
     Job::Upload(Arc::new(UploadOrder {
+        image: "debian".into(),
         name: format!("contract-{number}"),
         file,
         size,
@@ -198,6 +199,7 @@ fn launch_order(hostname: &str) -> LaunchOrder {
     let metadata =
         [("nodepool_node_id", hostname), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "contract")];
     order.metadata.extend(metadata.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    order.identity = hostname.to_owned();
     order
 }
 
@@ -422,7 +424,7 @@ impl OpenDriver for FirstCall {
 
     fn with<D: Driver>(self, driver: D) -> Self::Out {
         let rate_limits = driver.rate_limits();
-        assert!(rate_limits.spacing.0 >= 0.0 && rate_limits.in_flight != InFlightLimit::Fixed(0));
+        assert!(rate_limits.in_flight != InFlightLimit::Fixed(0));
         async move {
             let mut machine = driver.begin(&self.0);
             let Next::Call(call) = machine.step(Input::Start) else { return };

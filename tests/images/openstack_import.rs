@@ -142,6 +142,7 @@ fn order(folder: &std::path::Path, may_exist: bool) -> Job {
     let file = folder.join("debian.vhd");
     std::fs::write(&file, "an image").unwrap();
     Job::Upload(Arc::new(UploadOrder {
+        image: "debian".into(),
         name: "debian-5".to_owned(),
         file,
         size: 8,

@@ -82,6 +82,8 @@ pub fn launch(provider: &str, pool: &str, label: &str, node: &str, request: Valu
         pool: pool.into(),
         label: label.into(),
         hostname: format!("np{node}"),
+        identity: "identity".to_owned(),
+        attempt: 1,
         zone: None,
         image: None,
         request: Arc::new(request),

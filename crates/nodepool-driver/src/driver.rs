@@ -84,6 +84,11 @@ pub trait Driver: Send + 'static {
         std::future::ready(Ok(()))
     }
 
+    /// The reply of a request for one more of the calls that it performed (`ApiCall::join`).
+    fn share(&self, _reply: &Self::Reply) -> Self::Reply {
+        unreachable!("a driver whose calls join shares their replies")
+    }
+
     /// Performs one API request. This and `prepare` are the only I/O of a driver. A driver that repeats a request by
     /// itself, for example with another token, waits for the guard before it sends the request again.
     fn call(&self, call: Self::Call, guard: &CallGuard) -> impl Future<Output = Result<Self::Reply, CloudError>>;
@@ -115,4 +120,13 @@ pub trait ApiCall: Clone + fmt::Debug + 'static {
     }
     /// Time after which the call fails. It has no default, so that no call lacks a deadline.
     fn deadline(&self) -> Seconds;
+
+    /// Whether `join` does anything.
+    const JOINS: bool = false;
+
+    /// Takes over what another call of the same lane is to do; false if the two cannot be one request. The reply serves
+    /// both (`Driver::share`).
+    fn join(&mut self, _other: &Self) -> bool {
+        false
+    }
 }

@@ -33,6 +33,8 @@ pub struct Instance {
     pub login: Option<Arc<InstanceLogin>>,
     /// Attributes of the node, unless the pool sets them.
     pub attributes: Map<String, Value>,
+    /// Properties that only a launch determines, for `node_properties` of the node's record.
+    pub node_properties: Map<String, Value>,
 }
 
 /// Connection data of a node that only a launch determines, such as the credentials of a pod's namespace.
@@ -95,6 +97,7 @@ impl Instance {
             state: InstanceState::Running,
             login: None,
             attributes: Map::new(),
+            node_properties: Map::new(),
         }
     }
 

@@ -76,6 +76,10 @@ pub struct LaunchOrder {
     pub pool: PoolName,
     pub label: LabelName,
     pub hostname: String,
+    /// Names this creation of the node. Unlike node ids, it does not repeat in another or a restored ZooKeeper.
+    pub identity: String,
+    /// Number of the creation, from 1. It is another one if the instance of the last one has been deleted.
+    pub attempt: u32,
     pub zone: Option<String>,
     /// Id of the uploaded image to boot from. Without it, the node boots from the label's cloud image.
     pub image: Option<ExternalId>,

@@ -11,7 +11,7 @@ use crate::error::{CloudError, FailureKind};
 use crate::facts::{LaunchConfig, ProviderFacts};
 use crate::instance::{Instance, InstanceState, Inventory};
 use crate::job::{Job, LaunchOrder, Notification, Outcome};
-use crate::state_machine::{InFlightLimit, Input, Lane, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
+use crate::state_machine::{InFlightLimit, Input, Lane, Next, REFRESH_INTERVAL, RateLimits, Spacing, StateMachine};
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
@@ -96,7 +96,7 @@ pub trait SimpleAdapter: Send + 'static {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: Seconds::ZERO,
+            spacing: Spacing::NONE,
             in_flight: InFlightLimit::Fixed(1),
             listing_delay: Seconds(1.0),
             refresh: Some(REFRESH_INTERVAL),

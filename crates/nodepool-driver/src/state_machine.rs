@@ -57,14 +57,26 @@ pub enum Lane {
 /// Rate limits of a provider.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimits {
-    /// Minimum interval between the starts of two calls.
-    pub spacing: Seconds,
+    pub spacing: Spacing,
     pub in_flight: InFlightLimit,
     /// Delay from the first machine that waits for an inventory to the start of its listing. Machines that begin to
     /// wait during the delay share the listing.
     pub listing_delay: Seconds,
     /// Interval of refreshes; `None` if nothing changes by itself.
     pub refresh: Option<Seconds>,
+}
+
+/// Minimum intervals between the starts of two calls.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Spacing {
+    /// For all calls together.
+    Shared(Seconds),
+    /// For mutating calls and reads apart; bulk transfers are not spaced.
+    Apart { changes: Seconds, reads: Seconds },
+}
+
+impl Spacing {
+    pub const NONE: Spacing = Spacing::Shared(Seconds::ZERO);
 }
 
 /// Maximum age of limits and of their usage by others; the same as in Nodepool 11.

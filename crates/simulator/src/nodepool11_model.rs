@@ -555,6 +555,8 @@ fn order(node: &NodeId, may_exist: bool) -> LaunchOrder {
         pool: "main".into(),
         label: LABELS[0].into(),
         hostname: format!("np{node}"),
+        identity: "identity".to_owned(),
+        attempt: 1,
         zone: None,
         image: None,
         request: Arc::default(),

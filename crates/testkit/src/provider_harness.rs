@@ -134,6 +134,8 @@ pub fn launch(hostname: &str) -> Job {
         pool: "main".into(),
         label: "small".into(),
         hostname: hostname.to_owned(),
+        identity: hostname.to_owned(),
+        attempt: 1,
         zone: None,
         image: None,
         request: Arc::default(),

@@ -243,6 +243,7 @@ fn upload_order(
     meta.extend(pending.entry.meta.clone());
     meta.retain(|name, _| !marks.contains_key(name));
     Ok(UploadOrder {
+        image: key.image.clone(),
         name: external_name(pending, &key.upload, now)?,
         file: image_file.file.clone(),
         size: image_file.size,

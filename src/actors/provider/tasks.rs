@@ -37,6 +37,8 @@ pub struct Tasks<D: Driver> {
     facts: watch_channel::Sender<Arc<ProviderFacts>>,
     queue: TaskQueue,
     calls: BTreeMap<CallId, Call<D::Call>>,
+    /// Calls that another call in flight performs with its own.
+    joined: BTreeMap<CallId, Vec<CallId>>,
     tasks: BTreeMap<TaskId, RunningTask<D::Machine>>,
     next_number: u64,
     listing: ListingState,
@@ -136,6 +138,7 @@ impl<D: Driver> Tasks<D> {
             facts,
             queue,
             calls: BTreeMap::new(),
+            joined: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_number: 0,
             listing: ListingState::NotNeeded,
@@ -230,11 +233,23 @@ impl<D: Driver> Tasks<D> {
         self.queue.next(now)
     }
 
-    /// The request of a call that starts now.
+    /// The request of a call that starts now, with those that it performs as well.
     pub fn started(&mut self, id: CallId) -> D::Call {
+        let now = Instant::now();
         let call = self.calls.get_mut(&id).expect("a queued call is known until it has ended");
-        call.started = Some(Instant::now());
-        call.call.clone()
+        call.started = Some(now);
+        let mut request = call.call.clone();
+        if D::Call::JOINS {
+            let queued: Vec<CallId> = self.queue.lane(request.lane()).collect();
+            let joined: Vec<CallId> =
+                queued.into_iter().filter(|other| request.join(&self.calls[other].call)).collect();
+            for other in &joined {
+                self.queue.cancel(*other);
+                self.calls.get_mut(other).expect("a queued call is known until it has ended").started = Some(now);
+            }
+            self.joined.insert(id, joined);
+        }
+        request
     }
 
     /// Metric key and milliseconds of a call in flight.
@@ -252,6 +267,10 @@ impl<D: Driver> Tasks<D> {
     }
 
     pub fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
+        for other in self.joined.remove(&id).unwrap_or_default() {
+            let shared = result.as_ref().map(|reply| self.driver.share(reply)).map_err(CloudError::clone);
+            self.joined_call_ended(other, shared);
+        }
         let now = self.now();
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
@@ -272,6 +291,25 @@ impl<D: Driver> Tasks<D> {
         } else {
             self.queue.ended(id);
         }
+        self.deliver(id, task, result);
+    }
+
+    /// A call that another one performed has ended. If that was throttled, it waits for its turn again.
+    fn joined_call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
+        let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
+        let task = call.task;
+        let running = self.tasks.get(&task).expect("a task exists as long as its call");
+        let is_wanted = running.task.cancellation == Cancellation::NotRequested;
+        if matches!(result, Err(CloudError::Throttled { .. })) && is_wanted {
+            call.started = None;
+            let lane = call.call.lane();
+            return self.queue.push_front(id, lane);
+        }
+        self.deliver(id, task, result);
+    }
+
+    /// Continues the machine whose call has ended.
+    fn deliver(&mut self, id: CallId, task: TaskId, result: Result<D::Reply, CloudError>) {
         self.calls.remove(&id);
         let running = self.tasks.remove(&task).expect("a task exists as long as its call");
         let Stage::Calling(machine, call_id) = running.stage else { unreachable!("{task:?} waits for its call") };

@@ -5,6 +5,8 @@ pub mod dib;
 pub mod hook;
 pub mod image_files;
 pub mod keyscan;
+#[cfg(feature = "aws")]
+pub mod object_store;
 pub mod process_group;
 pub mod python_format;
 pub mod server_section;

@@ -73,7 +73,7 @@ impl Access<'_> {
 }
 
 /// Formats like Python's `str`.
-fn python_str(value: &Value) -> String {
+pub fn python_str(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => python_repr(other),

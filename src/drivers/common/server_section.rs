@@ -179,7 +179,7 @@ pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImag
 }
 
 /// Connection type and port of the nodes of an image.
-fn connection(image: &YamlNode, diagnostics: &mut Diagnostics) -> Login {
+pub fn connection(image: &YamlNode, diagnostics: &mut Diagnostics) -> Login {
     let kind = diagnostics.or_default(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
     let default_port = if kind == "winrm" { 5986 } else { 22 };
     let port = diagnostics.or_default(image.integer("connection-port")).unwrap_or(default_port);

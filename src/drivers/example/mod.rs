@@ -13,7 +13,7 @@ use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_driver::state_machine::{
-    InFlightLimit, Input, Lane, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine,
+    InFlightLimit, Input, Lane, Next, OneCall, REFRESH_INTERVAL, RateLimits, Spacing, StateMachine,
 };
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
@@ -102,7 +102,7 @@ impl Driver for Example {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: self.settings.spacing,
+            spacing: Spacing::Shared(self.settings.spacing),
             in_flight: InFlightLimit::Configurable,
             listing_delay: Seconds(1.0),
             refresh: Some(REFRESH_INTERVAL),

@@ -13,7 +13,7 @@ use nodepool_driver::facts::{LaunchConfig, Unavailable};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Keys, Simple, SimpleAdapter};
-use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
+use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, UploadOrder};
@@ -162,7 +162,7 @@ impl SimpleAdapter for Fake {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: self.section.spacing,
+            spacing: Spacing::Shared(self.section.spacing),
             in_flight: InFlightLimit::Configurable,
             listing_delay: OBSERVE_INTERVAL,
             refresh: Some(REFRESH_INTERVAL),

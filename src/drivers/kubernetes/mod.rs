@@ -26,7 +26,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Job;
-use nodepool_driver::state_machine::{InFlightLimit, Input, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, Input, Next, REFRESH_INTERVAL, RateLimits, Spacing, StateMachine};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::ExternalId;
@@ -112,7 +112,7 @@ impl Driver for Kubernetes {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: Seconds::ZERO,
+            spacing: Spacing::NONE,
             in_flight: InFlightLimit::Configurable,
             listing_delay: OBSERVE_INTERVAL,
             refresh: Some(REFRESH_INTERVAL),

@@ -15,7 +15,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, Notification, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, Input, Lane, Next, OneCall, RateLimits, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, Input, Lane, Next, OneCall, RateLimits, Spacing, StateMachine};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, NodeId};
@@ -156,7 +156,7 @@ impl<S: Slots> Driver for Metastatic<S> {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: Seconds::ZERO,
+            spacing: Spacing::NONE,
             in_flight: InFlightLimit::Fixed(MAX_IN_FLIGHT),
             listing_delay: Seconds::ZERO,
             refresh: None,

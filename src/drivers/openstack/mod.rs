@@ -40,7 +40,9 @@ use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, Input, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_driver::state_machine::{
+    InFlightLimit, Input, Next, OneCall, REFRESH_INTERVAL, RateLimits, Spacing, StateMachine,
+};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
@@ -136,7 +138,7 @@ impl Driver for OpenStack {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: self.context.settings.section.spacing,
+            spacing: Spacing::Shared(self.context.settings.section.spacing),
             in_flight: InFlightLimit::Configurable,
             listing_delay: OBSERVE_INTERVAL,
             refresh: Some(REFRESH_INTERVAL),

@@ -11,7 +11,7 @@ use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, Lane, OneCall, RateLimits};
+use nodepool_driver::state_machine::{InFlightLimit, Lane, OneCall, RateLimits, Spacing};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
@@ -87,7 +87,7 @@ impl Driver for StaticNodes {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: Seconds::ZERO,
+            spacing: Spacing::NONE,
             in_flight: InFlightLimit::Fixed(MAX_IN_FLIGHT),
             listing_delay: Seconds(1.0),
             refresh: None,

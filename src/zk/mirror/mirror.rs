@@ -220,24 +220,31 @@ impl Mirror {
         ensure_roots(&zk).await?;
         // One watch for all roots: with several, a change below one root could be observed before an earlier one below
         // another.
-        Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
+        let installation = installation(&zk).await?;
+        Self::follow(zk, runtime, paths::ROOT, &ROOTS, installation).await
     }
 
     /// Starts a mirror of images alone, which builders need.
     pub async fn start_images_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
-        Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES]).await
+        Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES], Arc::default()).await
     }
 
     /// Starts a mirror for read-only clients, which creates no znodes.
     pub async fn start_read_only(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
-        Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
+        Self::follow(zk, runtime, paths::ROOT, &ROOTS, Arc::default()).await
     }
 
-    async fn follow(zk: Zk, runtime: &Handle, watched: &str, roots: &'static [&'static str]) -> Result<Self, ZkError> {
+    async fn follow(
+        zk: Zk,
+        runtime: &Handle,
+        watched: &str,
+        roots: &'static [&'static str],
+        installation: Arc<str>,
+    ) -> Result<Self, ZkError> {
         let events = zk.watch(watched).await?;
         let mut snapshot = Snapshot::default();
-        snapshot.connected = true;
+        (snapshot.connected, snapshot.installation) = (true, installation);
         for subtree in try_join_all(roots.iter().map(|root| bulk::read(&zk, root))).await? {
             subtree.replace_in(&mut snapshot);
         }
@@ -551,6 +558,22 @@ async fn ensure_roots(zk: &Zk) -> Result<(), ZkError> {
         }
     }
     Ok(())
+}
+
+/// The random name of the installation; the first process creates it.
+async fn installation(zk: &Zk) -> Result<Arc<str>, ZkError> {
+    loop {
+        match zk.get(paths::INSTALLATION).await {
+            Ok((name, _)) => return Ok(String::from_utf8_lossy(&name).into()),
+            Err(ZkError::NoNode) => {}
+            Err(error) => return Err(error),
+        }
+        let name = nodepool_rng::uuid().simple().to_string();
+        match zk.create(paths::INSTALLATION, name.into(), CreateMode::Persistent).await {
+            Ok(_) | Err(ZkError::NodeExists) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

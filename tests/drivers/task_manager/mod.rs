@@ -15,7 +15,7 @@ use nodepool::actors::runtime::messages::Shutdown;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, RateLimits};
+use nodepool_driver::state_machine::{InFlightLimit, RateLimits, Spacing};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
@@ -45,7 +45,7 @@ impl std::ops::DerefMut for TaskManagerHarness {
 }
 
 const UNLIMITED: RateLimits = RateLimits {
-    spacing: Seconds::ZERO,
+    spacing: Spacing::NONE,
     in_flight: InFlightLimit::Configurable,
     listing_delay: Seconds(1.0),
     refresh: None,
@@ -108,7 +108,8 @@ fn a_launch_reports_its_id_first_and_its_instance_last() {
 #[test]
 fn calls_start_at_the_rate_of_the_provider() {
     on_paused_time(async {
-        let mut harness = TaskManagerHarness::new(RateLimits { spacing: Seconds(0.5), ..UNLIMITED }).await;
+        let mut harness =
+            TaskManagerHarness::new(RateLimits { spacing: Spacing::Shared(Seconds(0.5)), ..UNLIMITED }).await;
         (0..6).for_each(|number| harness.submit(number, delete("unknown")));
         for _ in 0..6 {
             assert_eq!(harness.wait_for_end().await.1, Err(CloudError::not_found("gone")));

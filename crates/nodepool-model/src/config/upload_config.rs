@@ -42,6 +42,8 @@ pub struct UploadEntry {
 /// Order to upload one image.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UploadOrder {
+    /// Its name in the configuration.
+    pub image: ImageName,
     /// Name in the cloud.
     pub name: String,
     pub file: PathBuf,

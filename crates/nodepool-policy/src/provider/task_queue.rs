@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 
-use nodepool_driver::state_machine::Lane;
+use nodepool_driver::state_machine::{Lane, Spacing};
 use nodepool_model::records::time::Seconds;
 
 /// Id of a call within its queue.
@@ -43,11 +43,13 @@ pub struct TaskQueue {
     is_held: bool,
     /// Index of the lane that is served next.
     turn: usize,
-    spacing: Seconds,
+    spacing: Spacing,
     /// Maximum number of calls in flight, without bulk transfers.
     max_in_flight: usize,
     in_flight: BTreeMap<CallId, Running>,
-    /// No call starts before this time: the spacing after the last start, or the end of a throttle.
+    /// The earliest start of each lane by the spacing.
+    next_start: [Seconds; 3],
+    /// No call starts before this time, the end of a throttle.
     not_before: Seconds,
     /// Pause after a throttled call; it grows while the cloud continues to throttle.
     backoff: Seconds,
@@ -70,9 +72,8 @@ const MAX_BACKOFF: Seconds = Seconds(60.0);
 const MAX_RETRY_AFTER: Seconds = Seconds(3600.0);
 
 impl TaskQueue {
-    pub fn new(spacing: Seconds, max_in_flight: usize) -> Self {
+    pub fn new(spacing: Spacing, max_in_flight: usize) -> Self {
         assert!(max_in_flight > 0, "a queue that may start no call would wait forever");
-        let spacing = if spacing.0.is_finite() && spacing > Seconds::ZERO { spacing } else { Seconds::ZERO };
         Self {
             lanes: Default::default(),
             probes: VecDeque::new(),
@@ -81,6 +82,7 @@ impl TaskQueue {
             spacing,
             max_in_flight,
             in_flight: BTreeMap::new(),
+            next_start: [Seconds::ZERO; 3],
             not_before: Seconds::ZERO,
             backoff: INITIAL_BACKOFF,
             backoff_raised_at: None,
@@ -108,26 +110,25 @@ impl TaskQueue {
         if self.probes.is_empty() && (self.is_held || self.lanes.iter().all(VecDeque::is_empty)) {
             return QueueStep::Empty;
         }
-        let lane = if self.probes.is_empty() { self.next_lane() } else { None };
-        if lane.is_none() && self.probes.is_empty() {
-            return QueueStep::WaitForEnd;
+        let lane = match self.probes.front() {
+            Some((_, lane)) => *lane,
+            None => match self.next_lane(now) {
+                Some(lane) => lane,
+                None => return QueueStep::WaitForEnd,
+            },
+        };
+        if now < self.earliest_start(lane) {
+            return QueueStep::WaitUntil(self.earliest_start(lane));
         }
-        if now < self.not_before {
-            return QueueStep::WaitUntil(self.not_before);
-        }
-        let (call, running) = match lane {
-            Some(lane) => {
-                let call = self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty");
-                self.turn = (lane as usize + 1) % LANES.len();
-                (call, Running { lane, is_probe: false, started: now })
-            }
+        let (call, is_probe) = match self.probes.pop_front() {
+            Some((call, _)) => (call, true),
             None => {
-                let (call, lane) = self.probes.pop_front().expect("there is a lane or a probe");
-                (call, Running { lane, is_probe: true, started: now })
+                self.turn = (lane as usize + 1) % LANES.len();
+                (self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty"), false)
             }
         };
-        self.in_flight.insert(call, running);
-        self.not_before = Seconds(now.0 + self.spacing.0);
+        self.in_flight.insert(call, Running { lane, is_probe, started: now });
+        self.space(lane, now);
         assert!(self.counted_in_flight() <= self.max_in_flight, "more calls in flight than allowed");
         QueueStep::Start(call)
     }
@@ -160,6 +161,16 @@ impl TaskQueue {
         self.not_before = Seconds(self.not_before.0.max(now.0 + pause));
     }
 
+    /// Returns a call to the head of its lane.
+    pub fn push_front(&mut self, call: CallId, lane: Lane) {
+        self.lanes[lane as usize].push_front(call);
+    }
+
+    /// The calls of a lane that have not started.
+    pub fn lane(&self, lane: Lane) -> impl Iterator<Item = CallId> {
+        self.lanes[lane as usize].iter().copied()
+    }
+
     /// Removes a queued call. False if it has started, or was never queued.
     pub fn cancel(&mut self, call: CallId) -> bool {
         if let Some(index) = self.probes.iter().position(|(queued, _)| *queued == call) {
@@ -184,11 +195,32 @@ impl TaskQueue {
         self.in_flight.keys().copied()
     }
 
-    /// The first lane, starting with the one served next, that has a call which the limits allow to start.
-    fn next_lane(&self) -> Option<Lane> {
-        (0..LANES.len())
-            .map(|step| LANES[(self.turn + step) % LANES.len()])
-            .find(|lane| !self.lanes[*lane as usize].is_empty() && self.has_capacity(*lane))
+    /// Starts the spacing after a call of this lane.
+    fn space(&mut self, lane: Lane, now: Seconds) {
+        let after = |spacing: Seconds| {
+            let is_spaced = spacing.0.is_finite() && spacing > Seconds::ZERO;
+            if is_spaced { Seconds(now.0 + spacing.0) } else { now }
+        };
+        match (self.spacing, lane) {
+            (Spacing::Shared(spacing), _) => self.next_start = [after(spacing); 3],
+            (Spacing::Apart { changes, .. }, Lane::Change) => self.next_start[lane as usize] = after(changes),
+            (Spacing::Apart { reads, .. }, Lane::Read) => self.next_start[lane as usize] = after(reads),
+            (Spacing::Apart { .. }, Lane::Bulk) => {}
+        }
+    }
+
+    fn earliest_start(&self, lane: Lane) -> Seconds {
+        Seconds(self.not_before.0.max(self.next_start[lane as usize].0))
+    }
+
+    /// The lane with a call that may start first; of several that may start now, the one whose turn is next.
+    fn next_lane(&self, now: Seconds) -> Option<Lane> {
+        let in_turn = (0..LANES.len()).map(|step| LANES[(self.turn + step) % LANES.len()]);
+        let usable = in_turn.filter(|lane| !self.lanes[*lane as usize].is_empty() && self.has_capacity(*lane));
+        usable.min_by(|one, other| {
+            let [one, other] = [one, other].map(|lane| self.earliest_start(*lane).0.max(now.0));
+            one.total_cmp(&other)
+        })
     }
 
     fn has_capacity(&self, lane: Lane) -> bool {
@@ -229,7 +261,7 @@ mod tests {
 
     #[test]
     fn lanes_take_turns_and_keep_their_order() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
+        let mut queue = TaskQueue::new(Spacing::NONE, 10);
         for call in 1..=3 {
             queue.push(CallId(call), Lane::Read);
             queue.push(CallId(10 + call), Lane::Change);
@@ -241,7 +273,7 @@ mod tests {
 
     #[test]
     fn starts_are_spaced() {
-        let mut queue = TaskQueue::new(Seconds(0.5), 10);
+        let mut queue = TaskQueue::new(Spacing::Shared(Seconds(0.5)), 10);
         queue.push(CallId(1), Lane::Read);
         queue.push(CallId(2), Lane::Read);
         assert_eq!(queue.next(Seconds(7.0)), QueueStep::Start(CallId(1)));
@@ -250,8 +282,24 @@ mod tests {
     }
 
     #[test]
+    fn changes_and_reads_are_spaced_apart_and_transfers_not_at_all() {
+        let spacing = Spacing::Apart { changes: Seconds(0.5), reads: Seconds(0.05) };
+        let mut queue = TaskQueue::new(spacing, 100);
+        for call in 0..10 {
+            queue.push(CallId(call), Lane::Change);
+            queue.push(CallId(100 + call), Lane::Read);
+            queue.push(CallId(200 + call), Lane::Bulk);
+        }
+        let first = started(&mut queue, 0.0);
+        assert_eq!(first.len(), 12, "one change, one read and all transfers: {first:?}");
+        assert_eq!(queue.next(Seconds(0.0)), QueueStep::WaitUntil(Seconds(0.05)));
+        assert_eq!(started(&mut queue, 0.05), [101]);
+        assert_eq!(started(&mut queue, 0.5).len(), 2);
+    }
+
+    #[test]
     fn with_a_limit_of_one_a_call_waits_for_the_previous_to_end() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
+        let mut queue = TaskQueue::new(Spacing::NONE, 1);
         queue.push(CallId(1), Lane::Read);
         queue.push(CallId(2), Lane::Change);
         assert_eq!(started(&mut queue, 0.0), [2]);
@@ -262,7 +310,7 @@ mod tests {
 
     #[test]
     fn slow_listings_leave_capacity_for_changes() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
+        let mut queue = TaskQueue::new(Spacing::NONE, 10);
         for call in 1..=20 {
             queue.push(CallId(call), Lane::Read);
         }
@@ -273,7 +321,7 @@ mod tests {
 
     #[test]
     fn transfers_do_not_count_as_in_flight() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
+        let mut queue = TaskQueue::new(Spacing::NONE, 1);
         queue.push(CallId(1), Lane::Bulk);
         queue.push(CallId(2), Lane::Bulk);
         queue.push(CallId(3), Lane::Change);
@@ -282,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_throttled_call_goes_first_after_a_growing_pause() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
+        let mut queue = TaskQueue::new(Spacing::NONE, 10);
         queue.push(CallId(1), Lane::Read);
         queue.push(CallId(2), Lane::Read);
         assert_eq!(queue.next(Seconds(0.0)), QueueStep::Start(CallId(1)));
@@ -303,7 +351,7 @@ mod tests {
 
     #[test]
     fn calls_in_flight_that_are_throttled_together_make_one_pause() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
+        let mut queue = TaskQueue::new(Spacing::NONE, 10);
         for call in 1..=10 {
             queue.push(CallId(call), Lane::Change);
         }
@@ -324,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_held_or_full_queue_starts_probes_only() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
+        let mut queue = TaskQueue::new(Spacing::NONE, 1);
         queue.push(CallId(1), Lane::Change);
         queue.push(CallId(2), Lane::Change);
         queue.push_probe(CallId(3), Lane::Read);
@@ -343,7 +391,7 @@ mod tests {
 
     #[test]
     fn only_a_call_that_has_not_started_can_be_cancelled() {
-        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
+        let mut queue = TaskQueue::new(Spacing::NONE, 1);
         queue.push(CallId(1), Lane::Read);
         queue.push(CallId(2), Lane::Read);
         assert_eq!(started(&mut queue, 0.0), [1]);
@@ -365,7 +413,7 @@ mod tests {
             bound in 1_usize..12,
             calls in prop::collection::vec((lane(), 0.0..5.0_f64, 0.0..4.0_f64, 0_u8..20), 1..80),
         ) {
-            let mut queue = TaskQueue::new(Seconds(spacing), bound);
+            let mut queue = TaskQueue::new(Spacing::Shared(Seconds(spacing)), bound);
             let mut arrivals: Vec<(f64, u64)> =
                 calls.iter().enumerate().map(|(index, call)| (call.1, index as u64)).collect();
             arrivals.sort_by(|one, other| other.0.total_cmp(&one.0));
@@ -419,7 +467,7 @@ mod tests {
         fn a_lane_waits_for_at_most_one_start_of_each_other_lane(
             others in prop::collection::vec(lane(), 0..60), mine in lane(),
         ) {
-            let mut queue = TaskQueue::new(Seconds::ZERO, 1000);
+            let mut queue = TaskQueue::new(Spacing::NONE, 1000);
             for (index, lane) in others.iter().filter(|lane| **lane != mine).enumerate() {
                 queue.push(CallId(index as u64), *lane);
             }

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub use self::finish::Finish;
 use super::handler::allocate;
 use super::launch::{Launch, LaunchEffect, LaunchEvent, LaunchOutcome, OnRefusal, RecordedId};
-use super::node_updates::{LaunchedInstance, new_node, request_properties, resources, state_change};
+use super::node_updates::{LaunchedInstance, identity, new_node, request_properties, resources, state_change};
 use super::requested_node::{PriorInstance, RequestedNode, RequestedNodeState, UploadRef, WriteState};
 use super::resumable::ResumableRequest;
 use crate::inputs::Inputs;
@@ -387,6 +387,8 @@ impl Fulfillment {
                 pool: pool.pool.clone(),
                 label: entry.label.clone(),
                 hostname: format!("np{node}"),
+                identity: identity(&pool.provider, &node, inputs),
+                attempt: 1,
                 zone: self.zone.clone(),
                 image: entry.image.as_ref().and_then(UploadRef::external_id).cloned(),
                 request: request_properties.clone(),

@@ -332,6 +332,7 @@ impl Launch {
                 AfterUnwinding::NextAttempt => self.next_attempt(now),
                 AfterUnwinding::Suspend(text) => {
                     self.external_id = None;
+                    Arc::make_mut(&mut self.order).attempt += 1;
                     self.stage = Stage::Suspended(Suspension::Refused(text));
                     Vec::new()
                 }
@@ -493,6 +494,7 @@ impl Launch {
         let may_exist = self.external_id.take().is_none() || self.order.prior_instance.is_some();
         let order = Arc::make_mut(&mut self.order);
         (order.may_exist, order.may_appear, order.prior_instance) = (may_exist, false, None);
+        order.attempt += 1;
         self.submit()
     }
 

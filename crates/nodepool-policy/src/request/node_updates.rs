@@ -5,19 +5,28 @@ use super::launch::RecordedId;
 use crate::inputs::Inputs;
 use crate::scheduler::pool_context::PoolContext;
 use nodepool_driver::instance::Instance;
-use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, RequestId};
+use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, ProviderName, RequestId};
 use nodepool_model::records::interned::{Json, JsonMap};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::{NodeChange, Versioned};
+use serde_json::Value;
 
 /// Result of a launch: the instance and its host keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchedInstance {
     pub instance: Instance,
     pub host_keys: Vec<String>,
+}
+
+/// Names the creation of a node: by its installation, provider, id and time, because ids repeat in another ZooKeeper
+/// and in one that was restored.
+pub(crate) fn identity(provider: &ProviderName, node: &NodeId, inputs: &Inputs<'_>) -> String {
+    let created = inputs.snapshot.node(node).and_then(|stored| stored.record.created_time);
+    let created = created.unwrap_or_default().0;
+    format!("{} {provider} {node} {created}", inputs.snapshot.installation)
 }
 
 /// For a finished request: deallocates its node. A node whose launch never started is deleted.
@@ -132,6 +141,9 @@ pub(crate) fn ready_change(node: &NodeId, launched: &LaunchedInstance, inputs: &
         }
         if !instance.attributes.is_empty() {
             record.attributes = with_defaults(&record.attributes, &instance.attributes);
+        }
+        if !instance.node_properties.is_empty() {
+            record.node_properties = Value::Object(instance.node_properties.clone()).into();
         }
         if !instance.resources.is_empty() {
             record.resources = Some(resources(&instance.resources));

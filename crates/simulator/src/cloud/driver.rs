@@ -9,7 +9,7 @@ use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
-use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
+use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::server_section::{self, Section};
 use nodepool_model::config::ProviderConfig;
@@ -86,7 +86,7 @@ impl SimpleAdapter for Adapter {
 
     fn rate_limits(&self) -> RateLimits {
         RateLimits {
-            spacing: Seconds::ZERO,
+            spacing: Spacing::NONE,
             in_flight: InFlightLimit::Configurable,
             listing_delay: Seconds(5.0),
             refresh: Some(REFRESH_INTERVAL),

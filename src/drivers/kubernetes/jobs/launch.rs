@@ -493,6 +493,8 @@ mod tests {
             pool: "main".into(),
             label: "p".into(),
             hostname: "np0000000001".to_owned(),
+            identity: "identity".to_owned(),
+            attempt: 1,
             zone: None,
             image: None,
             request: Arc::new(json!({"id": "100-0000000001"})),

@@ -260,6 +260,7 @@ mod tests {
 
     fn order(size: u64) -> Arc<UploadOrder> {
         Arc::new(UploadOrder {
+            image: "debian".into(),
             name: "debian-5".to_owned(),
             file: PathBuf::from("/images/debian.vhd"),
             size,

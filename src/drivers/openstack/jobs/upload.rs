@@ -306,6 +306,7 @@ mod tests {
     fn a_stored_image_is_complete_unless_it_is_shorter_or_other_bytes() {
         let md5 = "d41d8cd98f00b204e9800998ecf8427e";
         let order = |md5: Option<&str>| UploadOrder {
+            image: "debian".into(),
             name: "debian-5".to_owned(),
             file: "/images/debian.vmdk".into(),
             size: 100,

@@ -144,7 +144,8 @@ fn check_aws_label(label: &YamlNode, pool: &YamlNode, diagnostics: &mut Diagnost
         let message = "Spot instances can not be used on dedicated hosts";
         diagnostics.loader_error(label.at, message, "drop `use-spot` or `dedicated-host`");
     }
-    if !pool.boolean("availability-zone").unwrap_or(false) {
+    let has_zone = ["availability-zone", "availability-zones"].iter().any(|key| pool.boolean(key).unwrap_or(false));
+    if !has_zone {
         let message = "Availability-zone is required for dedicated hosts";
         diagnostics.loader_error(label.at, message, "set `availability-zone` in the pool");
     }

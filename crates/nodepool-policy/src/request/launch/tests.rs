@@ -33,6 +33,8 @@ fn order() -> LaunchOrder {
         pool: "main".into(),
         label: "a".into(),
         hostname: "np0000000001".to_owned(),
+        identity: "identity".to_owned(),
+        attempt: 1,
         zone: None,
         image: None,
         request: Arc::default(),
@@ -139,7 +141,7 @@ fn the_instance_of_a_failed_attempt_is_deleted_before_the_next_attempt() {
 fn an_attempt_without_an_instance_is_followed_by_the_next_at_once() {
     let mut launch = begun(false);
     let effects = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), MonotonicTime::at(1.0));
-    let next = Arc::new(LaunchOrder { may_exist: true, ..order() });
+    let next = Arc::new(LaunchOrder { may_exist: true, attempt: 2, ..order() });
     assert_eq!(effects, [report("error.capacity", 1.0), LaunchEffect::Submit(Job::Launch(next))]);
 }
 
@@ -210,7 +212,7 @@ fn an_unrecorded_instance_is_searched_for_after_the_recorded_one() {
     let known = LaunchOrder { prior_instance: Some(ExternalId::text("s1")), may_exist: true, ..order() };
     let (mut launch, _) = Launch::begin(known, &label(false), &rules(), OnRefusal::Abort, MonotonicTime::at(0.0));
     assert_eq!(launch.step(ended(Err(CloudError::not_found("gone"))), MonotonicTime::at(1.0))[1..], [delete("s1")]);
-    let next = Arc::new(LaunchOrder { may_exist: true, ..order() });
+    let next = Arc::new(LaunchOrder { may_exist: true, attempt: 2, ..order() });
     let effects = launch.step(ended(Err(CloudError::not_found("gone"))), MonotonicTime::at(2.0));
     assert_eq!(effects, [LaunchEffect::Submit(Job::Launch(next))]);
 }

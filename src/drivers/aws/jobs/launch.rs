@@ -1,0 +1,402 @@
+//! Launch of an instance: tries the places of its label in turn, each with a token, so that a repeated call creates
+//! nothing twice; then waits for the instance in listings.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::aws::api_types::{Fleet, Host, Image};
+use crate::aws::calls::{self, Call, Reply};
+use crate::aws::context::ProviderContext;
+use crate::aws::errors::{ApiError, ended, failed};
+use crate::aws::instances::{self, AwsId, instance_key};
+use crate::aws::label::{AwsLabel, Place};
+use crate::aws::request_body::Launch;
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::instance::{Instance, InstanceState, Inventory};
+use nodepool_driver::job::{LaunchOrder, Outcome};
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+use reqwest::StatusCode;
+
+/// Listings that are searched for an instance which an earlier process or attempt may have created.
+const MAX_SEARCH_LISTINGS: u32 = 4;
+/// A call without a response is repeated at most so often, after this pause.
+const MAX_REPEATS: u32 = 5;
+const REPEAT_PAUSE: Seconds = Seconds(1.0);
+/// Interval between looks at a host that is being allocated.
+const HOST_POLL_INTERVAL: Seconds = Seconds(2.0);
+
+pub struct LaunchInstance {
+    context: Arc<ProviderContext>,
+    order: Arc<LaunchOrder>,
+    label: Option<Arc<AwsLabel>>,
+    id: AwsId,
+    /// The id for the record; kept in step with `id`.
+    external_id: Option<ExternalId>,
+    /// Places that are still to be tried; the first one is being tried.
+    places: VecDeque<Place>,
+    image_id: String,
+    /// The number of calls in this place that had no response.
+    lost: u32,
+    /// A launch template was created for this launch.
+    has_created_template: bool,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Begin,
+    /// An instance of this node may exist; the number of remaining listings.
+    Searching(u32),
+    ReadingImage,
+    AllocatingHost,
+    AwaitingHost,
+    Creating,
+    CreatingTemplate,
+    Booting,
+    Finished,
+}
+
+impl LaunchInstance {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
+        let label = context.label(&order);
+        let id = order.prior_instance.as_ref().map(AwsId::of).unwrap_or_default();
+        let external_id = order.prior_instance.clone();
+        Self {
+            context,
+            order,
+            label,
+            id,
+            external_id,
+            places: VecDeque::new(),
+            image_id: String::new(),
+            lost: 0,
+            has_created_template: false,
+            step: Step::Begin,
+        }
+    }
+
+    pub fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    pub fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "start",
+            Step::Searching(_) => "searching for an earlier instance",
+            Step::ReadingImage | Step::CreatingTemplate => "start creating instance",
+            Step::AllocatingHost => "submit allocating host",
+            Step::AwaitingHost => "allocating host",
+            Step::Creating => "submit creating instance",
+            Step::Booting => "creating instance",
+            Step::Finished => "complete",
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
+            (Step::Begin, Input::Start) => self.begin(),
+            (Step::Searching(left), Input::Observed(inventory)) => self.search(left, inventory),
+            (Step::ReadingImage, Input::Reply(Ok(reply))) => self.on_image(reply),
+            (Step::AllocatingHost, Input::Reply(Ok(reply))) => self.on_host(reply),
+            (Step::AwaitingHost, Input::Reply(Ok(Reply::Hosts(page)))) => self.await_host(page.host_set.item.first()),
+            // A new host may not be visible yet.
+            (Step::AwaitingHost, Input::Reply(Ok(Reply::Refused(error)))) if error.code == "InvalidHostID.NotFound" => {
+                self.await_host(None)
+            }
+            (Step::CreatingTemplate, Input::Reply(Ok(reply))) => self.on_template(reply),
+            (Step::Creating, Input::Reply(Ok(reply))) => self.on_created(reply),
+            (Step::AllocatingHost, Input::Reply(Err(CloudError::Deadline))) => {
+                self.repeat("no response within the deadline".to_owned(), Self::allocate_host)
+            }
+            (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
+                self.repeat("no response within the deadline".to_owned(), Self::create)
+            }
+            (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
+            (_, Input::Reply(Ok(Reply::Refused(error)))) => Next::Failed(error.into_error()),
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn begin(&mut self) -> Next<Call> {
+        let Some(label) = self.label.clone() else {
+            return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
+        };
+        if self.id.instance.is_some() {
+            return self.observe(Step::Booting);
+        }
+        if self.order.may_exist || self.order.may_appear {
+            let listings = if self.order.may_appear { MAX_SEARCH_LISTINGS } else { 1 };
+            return self.observe(Step::Searching(listings));
+        }
+        self.prepare(&label)
+    }
+
+    /// Finds out what to launch.
+    fn prepare(&mut self, label: &AwsLabel) -> Next<Call> {
+        let Some(image) = self.context.image_id(label, &self.order) else {
+            let detail = format!("no AMI is known for label {}", label.name);
+            return Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail });
+        };
+        self.image_id = image;
+        self.places = self.context.usable_places(label).into();
+        if self.context.catalog().images.contains_key(&self.image_id) {
+            return self.start();
+        }
+        let call = calls::image(&self.image_id);
+        self.call(Step::ReadingImage, call)
+    }
+
+    /// The AMI names the devices whose volumes are to end with the instance.
+    fn on_image(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Images(page) => {
+                let image = page.images_set.item.into_iter().find(|image| image.image_id == self.image_id);
+                if let Some(image) = image {
+                    self.context.catalog().images.insert(self.image_id.clone(), Some(image));
+                }
+                self.start()
+            }
+            Reply::Refused(error) => Next::Failed(error.into_error()),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn start(&mut self) -> Next<Call> {
+        let is_on_host = self.label.as_ref().is_some_and(|label| label.dedicated_host);
+        match &self.id.host {
+            None if is_on_host => self.allocate_host(Seconds::ZERO),
+            Some(_) => self.poll_host(Seconds::ZERO),
+            None => self.create(Seconds::ZERO),
+        }
+    }
+
+    fn with_launch<T>(&self, use_it: impl FnOnce(&Launch<'_>) -> T) -> Option<T> {
+        let (label, place) = (self.label.as_ref()?, self.places.front()?);
+        let catalog = self.context.catalog();
+        let image: Option<Image> = catalog.images.get(&self.image_id).cloned().flatten();
+        drop(catalog);
+        let launch = Launch {
+            provider: &self.context.provider,
+            label,
+            order: &self.order,
+            place,
+            image_id: &self.image_id,
+            image: image.as_ref(),
+        };
+        Some(use_it(&launch))
+    }
+
+    fn allocate_host(&mut self, delay: Seconds) -> Next<Call> {
+        match self.with_launch(|launch| launch.allocate_host()) {
+            Some(form) => self.call(Step::AllocatingHost, calls::allocate_hosts(form).after(delay)),
+            None => self.no_place(),
+        }
+    }
+
+    fn create(&mut self, delay: Seconds) -> Next<Call> {
+        let host = self.id.host.clone();
+        let is_fleet = self.label.as_ref().is_some_and(|label| label.fleet.is_some());
+        let context = self.context.clone();
+        let call = self.with_launch(|launch| {
+            if !is_fleet {
+                return calls::run_instances(launch.run_instances(host.as_deref()));
+            }
+            let template = launch.template_name();
+            context.record_template(&template);
+            calls::create_fleet(launch.create_fleet(&template))
+        });
+        match call {
+            Some(call) => self.call(Step::Creating, call.after(delay)),
+            None => self.no_place(),
+        }
+    }
+
+    fn no_place(&mut self) -> Next<Call> {
+        Next::Failed(failed("the label has no place to launch in"))
+    }
+
+    fn on_host(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Allocated(hosts) => match hosts.host_id_set.item.into_iter().next() {
+                Some(host) => {
+                    self.id.host = Some(host);
+                    self.external_id = Some(self.id.to_external());
+                    self.poll_host(Seconds::ZERO)
+                }
+                None => Next::Failed(failed("the response to the allocation has no host")),
+            },
+            Reply::Lost(detail) => self.repeat(detail, Self::allocate_host),
+            Reply::Refused(error) => self.refused(error, Self::allocate_host),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn poll_host(&mut self, delay: Seconds) -> Next<Call> {
+        let call = calls::host(self.id.host.as_deref().unwrap_or_default()).after(delay);
+        self.call(Step::AwaitingHost, call)
+    }
+
+    fn await_host(&mut self, host: Option<&Host>) -> Next<Call> {
+        match host.map(|host| host.state.as_str()) {
+            Some("available") => self.create(Seconds::ZERO),
+            Some(state @ ("permanent-failure" | "released" | "released-permanent-failure")) => {
+                status_failure(format!("the host is {state}"))
+            }
+            _ => self.poll_host(HOST_POLL_INTERVAL),
+        }
+    }
+
+    fn on_template(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Done | Reply::Lost(_) => self.create(Seconds::ZERO),
+            // Another launcher has created the same.
+            Reply::Refused(error) if error.code.starts_with("InvalidLaunchTemplateName.AlreadyExists") => {
+                self.create(Seconds::ZERO)
+            }
+            Reply::Refused(error) => Next::Failed(error.into_error()),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn on_created(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Launched(reservation) => match reservation.instances_set.item.into_iter().next() {
+                Some(instance) => self.created(instance.instance_id),
+                None => Next::Failed(failed("the response to the launch has no instance")),
+            },
+            Reply::Fleet(fleet) => self.on_fleet(fleet),
+            Reply::Lost(detail) => self.repeat(detail, Self::create),
+            Reply::Refused(error) if is_missing_template(&error) && !self.has_created_template => {
+                self.has_created_template = true;
+                match self.with_launch(|launch| launch.create_template()) {
+                    Some(form) => self.call(Step::CreatingTemplate, calls::create_template(form)),
+                    None => self.no_place(),
+                }
+            }
+            Reply::Refused(error) => self.refused(error, Self::create),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    /// A response may have an instance and errors.
+    fn on_fleet(&mut self, fleet: Fleet) -> Next<Call> {
+        let mut instances = fleet.fleet_instance_set.item.into_iter().flat_map(|set| set.instance_ids.item);
+        if let Some(instance) = instances.next() {
+            return self.created(instance);
+        }
+        let errors: Vec<ApiError> = fleet
+            .error_set
+            .item
+            .into_iter()
+            .map(|error| ApiError {
+                status: StatusCode::BAD_REQUEST,
+                code: error.error_code,
+                message: error.error_message,
+            })
+            .collect();
+        let capacity = errors.iter().find(|error| error.is_capacity()).or(errors.first());
+        match capacity.cloned() {
+            Some(error) => self.refused(error, Self::create),
+            None => Next::Failed(CloudError::Capacity("the fleet has no instance".to_owned())),
+        }
+    }
+
+    fn created(&mut self, instance: String) -> Next<Call> {
+        if let Some(place) = self.places.front() {
+            self.context.record_capacity(place);
+        }
+        self.set_instance(instance);
+        self.observe(Step::Booting)
+    }
+
+    fn set_instance(&mut self, instance: String) {
+        self.id.instance = Some(instance);
+        self.external_id = Some(self.id.to_external());
+    }
+
+    /// The place has no capacity, or its limit is reached: the next one may have.
+    fn refused(&mut self, error: ApiError, again: fn(&mut Self, Seconds) -> Next<Call>) -> Next<Call> {
+        let is_capacity = error.is_capacity();
+        let error = error.into_error();
+        if let (true, Some(place)) = (is_capacity, self.places.front()) {
+            self.context.record_full(place);
+        }
+        let may_differ = matches!(error, CloudError::Capacity(_) | CloudError::Quota(_));
+        // The instance must be where its host is.
+        if may_differ && self.places.len() > 1 && self.id.host.is_none() {
+            self.places.pop_front();
+            self.lost = 0;
+            return again(self, Seconds::ZERO);
+        }
+        Next::Failed(error)
+    }
+
+    /// The call may have been executed. Its token makes a repetition harmless.
+    fn repeat(&mut self, detail: String, again: fn(&mut Self, Seconds) -> Next<Call>) -> Next<Call> {
+        self.lost += 1;
+        if self.lost > MAX_REPEATS {
+            return Next::Failed(CloudError::Outage { detail, may_have_worked: true });
+        }
+        again(self, REPEAT_PAUSE)
+    }
+
+    /// Searches by the tags, which name the node.
+    fn search(&mut self, left: u32, inventory: &Inventory) -> Next<Call> {
+        let is_own = |instance: &&Instance| {
+            let has = |(key, value): (&String, &String)| instance.metadata.get(key) == Some(value);
+            self.order.metadata.iter().all(has) && instance.state != InstanceState::Stopping
+        };
+        let found = inventory.instances().iter().find(is_own).map(|found| AwsId::of(&found.external_id).instance);
+        if let Some(Some(instance)) = found {
+            self.set_instance(instance);
+            return self.check_boot(inventory);
+        }
+        if left > 1 {
+            return self.observe(Step::Searching(left - 1));
+        }
+        match self.label.clone() {
+            Some(label) => self.prepare(&label),
+            None => self.no_place(),
+        }
+    }
+
+    fn check_boot(&mut self, inventory: &Inventory) -> Next<Call> {
+        let (Some(id), Some(label)) = (self.id.instance.clone(), self.label.clone()) else { return self.no_place() };
+        if let Some(found) = self.context.ended(&id) {
+            let text = match found.reason.message.as_str() {
+                "" => format!("the instance is {}", found.state),
+                message => message.to_owned(),
+            };
+            return Next::Failed(ended(&found.reason.code, &text));
+        }
+        // A new instance may be missing in listings.
+        match inventory.find(&instance_key(&id)) {
+            Some(instance) if instance.state == InstanceState::Running => {
+                let node = instances::launched(&self.context, instance, &self.id, &label, &self.image_id);
+                Next::Done(Outcome::Launched(Box::new(node)))
+            }
+            _ => self.observe(Step::Booting),
+        }
+    }
+
+    fn observe(&mut self, step: Step) -> Next<Call> {
+        self.step = step;
+        Next::Observe
+    }
+
+    fn call(&mut self, step: Step, call: Call) -> Next<Call> {
+        self.step = step;
+        Next::Call(call)
+    }
+}
+
+fn is_missing_template(error: &ApiError) -> bool {
+    error.code.starts_with("InvalidLaunchTemplateName.NotFound") || error.code == "InvalidLaunchTemplateId.NotFound"
+}
+
+fn status_failure(detail: String) -> Next<Call> {
+    Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}

@@ -1,0 +1,284 @@
+//! Refresh of the provider facts: instance types, AMIs, quotas, volumes and instances.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::aws::api_types::{Ec2Instance, Volume};
+use crate::aws::calls::{self, Call, Reply, TYPES_PER_CALL};
+use crate::aws::context::ProviderContext;
+use crate::aws::errors::failed;
+use crate::aws::instances;
+use crate::aws::jobs::listing::InstancePages;
+use crate::aws::label::ImageSource;
+use crate::aws::quota_codes;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{ProviderFacts, Unavailable};
+use nodepool_driver::job::Outcome;
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::records::resources::Resources;
+use tracing::warn;
+
+const GB_PER_TB: f64 = 1000.0;
+
+pub struct RefreshProvider {
+    context: Arc<ProviderContext>,
+    queries: VecDeque<Query>,
+    current: Option<Query>,
+    pages: InstancePages,
+    instances: Vec<Ec2Instance>,
+    volumes: Vec<Volume>,
+    limits: BTreeMap<String, f64>,
+    /// Queries that failed; their earlier results are kept.
+    failed: Vec<&'static str>,
+    denied: Option<String>,
+}
+
+/// One call of a refresh.
+#[derive(Clone, Debug)]
+enum Query {
+    Instances(Option<Call>),
+    Types(Vec<String>),
+    Image(String),
+    Filters(Vec<(String, Vec<String>)>),
+    Volumes(Option<String>),
+    /// The service, whether AWS's defaults are read, and the next page.
+    Quotas(&'static str, bool, Option<String>),
+}
+
+impl Query {
+    fn name(&self) -> &'static str {
+        match self {
+            Query::Instances(_) => "instances",
+            Query::Types(_) => "instance types",
+            Query::Image(_) | Query::Filters(_) => "images",
+            Query::Volumes(_) => "volumes",
+            Query::Quotas(..) => "quotas",
+        }
+    }
+
+    fn call(&self) -> Call {
+        match self {
+            Query::Instances(Some(call)) => call.clone(),
+            Query::Instances(None) => calls::instances(None),
+            Query::Types(types) => calls::instance_types(types.iter().map(String::as_str), None),
+            Query::Image(id) => calls::image(id),
+            Query::Filters(filters) => calls::images_matching(filters),
+            Query::Volumes(next) => calls::volumes(next.as_deref()),
+            Query::Quotas(service, are_defaults, next) => calls::quotas(service, *are_defaults, next.as_deref()),
+        }
+    }
+}
+
+impl RefreshProvider {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self {
+            context,
+            queries: VecDeque::new(),
+            current: None,
+            pages: InstancePages::default(),
+            instances: Vec::new(),
+            volumes: Vec::new(),
+            limits: BTreeMap::new(),
+            failed: Vec::new(),
+            denied: None,
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match input {
+            Input::Start => {
+                self.queries.push_back(Query::Instances(None));
+                self.next()
+            }
+            Input::Reply(Ok(reply)) => self.on_reply(reply),
+            Input::Reply(Err(error @ (CloudError::Outage { .. } | CloudError::Denied(_)))) => Next::Failed(error),
+            Input::Reply(Err(error)) => self.query_failed(&error),
+            input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
+        }
+    }
+
+    fn next(&mut self) -> Next<Call> {
+        self.current = self.queries.pop_front();
+        match &self.current {
+            Some(query) => Next::Call(query.call()),
+            None => self.finish(),
+        }
+    }
+
+    fn query_failed(&mut self, error: &CloudError) -> Next<Call> {
+        let name = self.current.as_ref().map_or("", Query::name);
+        // Without an inventory, nothing is known about the cloud.
+        if name == "instances" {
+            return Next::Failed(error.clone());
+        }
+        if !self.failed.contains(&name) {
+            self.failed.push(name);
+        }
+        self.next()
+    }
+
+    fn on_reply(&mut self, reply: Reply) -> Next<Call> {
+        let Some(query) = self.current.clone() else { return Next::Failed(failed("a reply without a query")) };
+        match (query, reply) {
+            (Query::Instances(_), reply) => match self.pages.add(reply) {
+                Ok(Ok(call)) => self.queries.push_front(Query::Instances(Some(call))),
+                Ok(Err(instances)) => {
+                    self.instances = instances;
+                    self.plan_queries();
+                }
+                Err(error) => return Next::Failed(error),
+            },
+            (Query::Types(asked), Reply::Types(page)) => {
+                let mut catalog = self.context.catalog();
+                for name in asked {
+                    catalog.types.entry(name).or_default();
+                }
+                for known in page.instance_type_set.item {
+                    catalog.types.insert(known.instance_type.clone(), Some(known));
+                }
+            }
+            // One unknown type fails the whole call.
+            (Query::Types(asked), Reply::Refused(error)) if error.code.starts_with("InvalidInstanceType") => {
+                match &asked[..] {
+                    [unknown] => drop(self.context.catalog().types.insert(unknown.clone(), None)),
+                    _ => asked.into_iter().for_each(|name| self.queries.push_front(Query::Types(vec![name]))),
+                }
+            }
+            (Query::Image(id), Reply::Images(page)) => {
+                let found = page.images_set.item.into_iter().find(|image| image.image_id == id);
+                self.context.catalog().images.insert(id, found);
+            }
+            (Query::Image(id), Reply::Refused(error)) if error.code.starts_with("InvalidAMIID") => {
+                self.context.catalog().images.insert(id, None);
+            }
+            (Query::Filters(filters), Reply::Images(page)) => {
+                let newest = page.images_set.item.into_iter().max_by(|one, other| {
+                    one.creation_date.cmp(&other.creation_date).then_with(|| one.image_id.cmp(&other.image_id))
+                });
+                let mut catalog = self.context.catalog();
+                catalog.found.insert(filters, newest.as_ref().map(|image| image.image_id.clone()));
+                if let Some(image) = newest {
+                    catalog.images.insert(image.image_id.clone(), Some(image));
+                }
+            }
+            (Query::Volumes(_), Reply::Volumes(page)) => {
+                self.volumes.extend(page.volume_set.item);
+                match page.next_token.filter(|token| !token.is_empty()) {
+                    Some(token) => self.queries.push_front(Query::Volumes(Some(token))),
+                    None => self.context.catalog().record_volumes(&self.volumes),
+                }
+            }
+            (Query::Quotas(service, are_defaults, _), Reply::Quotas(page)) => {
+                for quota in page.quotas {
+                    let unit = if quota_codes::is_storage(&quota.quota_code) { GB_PER_TB } else { 1.0 };
+                    // The defaults come second, for limits that were never changed.
+                    self.limits.entry(quota.quota_code).or_insert(quota.value * unit);
+                }
+                let next = page.next_token.filter(|token| !token.is_empty());
+                match next {
+                    Some(token) => self.queries.push_front(Query::Quotas(service, are_defaults, Some(token))),
+                    None if !are_defaults && self.lacks_limits() => {
+                        self.queries.push_front(Query::Quotas(service, true, None));
+                    }
+                    None => {}
+                }
+            }
+            (Query::Quotas(..), Reply::Refused(error)) => self.quotas_refused(error.into_error()),
+            (_, Reply::Refused(error)) => return self.query_failed(&error.into_error()),
+            (_, reply) => return Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+        self.next()
+    }
+
+    /// Queries for what the labels need and the catalog lacks. The list of instances shows other types in use.
+    fn plan_queries(&mut self) {
+        let settings = &self.context.settings;
+        let mut types: BTreeSet<&str> = self.instances.iter().map(|instance| &*instance.instance_type).collect();
+        types.extend(settings.labels().flat_map(|label| label.possible_types()).map(String::as_str));
+        let catalog = self.context.catalog();
+        let unknown: Vec<String> = types
+            .into_iter()
+            .filter(|name| !name.is_empty() && !matches!(catalog.types.get(*name), Some(Some(_))))
+            .map(str::to_owned)
+            .collect();
+        let sources: BTreeSet<&ImageSource> = settings.labels().map(|label| &label.source).collect();
+        for source in sources {
+            match source {
+                ImageSource::Id(id) if !matches!(catalog.images.get(id), Some(Some(_))) => {
+                    self.queries.push_back(Query::Image(id.clone()));
+                }
+                ImageSource::Filters(filters) => self.queries.push_back(Query::Filters(filters.clone())),
+                ImageSource::Id(_) | ImageSource::Uploaded | ImageSource::Missing => {}
+            }
+        }
+        drop(catalog);
+        self.queries.extend(unknown.chunks(TYPES_PER_CALL).map(|chunk| Query::Types(chunk.to_vec())));
+        self.queries.push_back(Query::Volumes(None));
+        self.queries.extend([Query::Quotas("ec2", false, None), Query::Quotas("ebs", false, None)]);
+    }
+
+    /// The codes that the labels' nodes count towards.
+    fn needed_codes(&self) -> BTreeSet<String> {
+        let catalog = self.context.catalog();
+        let needs = self.context.settings.labels().map(|label| catalog.label_facts(label).0.unwrap_or_default());
+        let codes = needs.flat_map(|need| need.names().map(str::to_owned).collect::<Vec<_>>());
+        codes.filter(|name| name.starts_with("L-")).collect()
+    }
+
+    fn lacks_limits(&self) -> bool {
+        self.needed_codes().iter().any(|code| !self.limits.contains_key(code))
+    }
+
+    /// An account that may not read its quotas has none, as far as Nodepool knows.
+    fn quotas_refused(&mut self, error: CloudError) {
+        match error {
+            CloudError::Denied(text) => self.denied = Some(text),
+            _ if !self.failed.contains(&"quotas") => self.failed.push("quotas"),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self) -> Next<Call> {
+        let context = self.context.clone();
+        let has_quotas = self.denied.is_none() && !self.failed.contains(&"quotas");
+        let needed = self.needed_codes();
+        let limits = {
+            let mut catalog = context.catalog();
+            if let Some(text) = &self.denied {
+                if catalog.warn_once("quotas") {
+                    warn!(provider = %context.provider, error = text, "quotas cannot be read: no limit is known");
+                }
+                catalog.limits.clear();
+            } else if has_quotas {
+                catalog.limits = std::mem::take(&mut self.limits);
+                for code in
+                    needed.iter().filter(|code| !catalog.limits.contains_key(*code)).cloned().collect::<Vec<_>>()
+                {
+                    if catalog.warn_once(&code) {
+                        warn!(provider = %context.provider, code, "unknown quota: no limit is known");
+                    }
+                }
+            }
+            let mut limits = Resources::unlimited();
+            let known = catalog.limits.iter().filter(|(code, _)| needed.contains(*code));
+            known.for_each(|(code, value)| limits.set(code, *value));
+            limits
+        };
+        let inventory = instances::inventory(&context, &self.instances);
+        let unmanaged = inventory.used_by_others(&context.provider);
+        let launch_config = context.settings.launch_config(|label| {
+            let (need, unavailable) = context.catalog().label_facts(label);
+            // Types that have not been described are described by the next refresh.
+            let waits = need.is_none().then(|| Unavailable::Temporary("its instance type is not known yet".to_owned()));
+            (need, unavailable.or(waits))
+        });
+        let facts = ProviderFacts {
+            limits,
+            unmanaged,
+            launch_config: Some(Arc::new(launch_config)),
+            failed_queries: std::mem::take(&mut self.failed),
+            ..context.facts.clone()
+        };
+        Next::Done(Outcome::Refreshed(Arc::new(facts), Arc::new(inventory)))
+    }
+}

@@ -1,0 +1,544 @@
+//! Upload of an image of the builder: its bytes go to a bucket or directly into a snapshot, which becomes an AMI.
+//!
+//! The import methods differ only in how the snapshot or the AMI is made:
+//!
+//! * `snapshot`: object, ImportSnapshot, RegisterImage;
+//! * `image`: object, ImportImage;
+//! * `ebs-direct`: blocks of a snapshot, RegisterImage.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use serde_json::json;
+use tracing::warn;
+
+use crate::aws::api_types::{Image, ImageTask, Snapshot, SnapshotTask, tags};
+use crate::aws::calls::{self, Call, Reply};
+use crate::aws::config::{DiskImageSpec, ImportMethod};
+use crate::aws::context::ProviderContext;
+use crate::aws::errors::{ApiError, failed};
+use crate::aws::image_body::ImageBody;
+use crate::aws::image_id::ImageId;
+use crate::aws::transfer::BLOCK_SIZE;
+use crate::common::object_store::{self, FilePart};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::Outcome;
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::config::upload_config::UploadOrder;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+
+/// Parts of an object that one call sends, and blocks of a snapshot.
+const PARTS_PER_CALL: usize = 10;
+const BLOCKS_PER_CALL: usize = 128;
+/// So many calls in a row may send nothing.
+const MAX_FAILURES: u32 = 5;
+const REPEAT_PAUSE: Seconds = Seconds(2.0);
+/// Interval between looks at a task: it grows.
+const MIN_POLL_INTERVAL: Seconds = Seconds(2.0);
+const MAX_POLL_INTERVAL: Seconds = Seconds(30.0);
+/// Interval between attempts to begin an import while others are running.
+const IMPORT_RETRY_INTERVAL: Seconds = Seconds(30.0);
+
+pub struct UploadImage {
+    context: Arc<ProviderContext>,
+    order: Arc<UploadOrder>,
+    spec: Option<Arc<DiskImageSpec>>,
+    /// What of this upload exists now; deleted if it fails.
+    id: Option<ExternalId>,
+    key: String,
+    /// Parts or blocks that are still to be sent.
+    pending: BTreeMap<u32, FilePart>,
+    etags: BTreeMap<u32, String>,
+    failures: u32,
+    waited: Seconds,
+    snapshot: Option<Snapshot>,
+    image: Option<String>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Begin,
+    /// An earlier attempt may have left an AMI.
+    SearchingImage,
+    /// What an earlier attempt left is deleted first.
+    DeletingOld(VecDeque<String>),
+    BeginningObject,
+    SendingParts(String),
+    CompletingObject,
+    /// The object was not completed; its parts are deleted.
+    Aborting(CloudError),
+    ImportingSnapshot,
+    /// The import may have begun although there was no response.
+    SearchingSnapshotTask,
+    AwaitingSnapshot(String),
+    ImportingImage,
+    SearchingImageTask,
+    AwaitingImage(String),
+    StartingSnapshot,
+    SendingBlocks,
+    CompletingSnapshot,
+    /// The import is over; the object is not needed any more. The error if it failed.
+    DeletingObject(Option<CloudError>),
+    Tagging,
+    ReadingSnapshot,
+    Registering,
+    /// The AMI may have been registered although there was no response.
+    SearchingRegistered,
+    Finished,
+}
+
+impl UploadImage {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
+        let spec = context.settings.disk_images.get(&order.image).cloned();
+        let key = format!("{}.{}", order.name, order.format);
+        Self {
+            context,
+            order,
+            spec,
+            id: None,
+            key,
+            pending: BTreeMap::new(),
+            etags: BTreeMap::new(),
+            failures: 0,
+            waited: Seconds::ZERO,
+            snapshot: None,
+            image: None,
+            step: Step::Begin,
+        }
+    }
+
+    pub fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    pub fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::SearchingImage => "searching for the image",
+            Step::DeletingOld(_) => "deleting what an earlier attempt left",
+            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject | Step::Aborting(_) => {
+                "sending to the bucket"
+            }
+            Step::ImportingSnapshot | Step::SearchingSnapshotTask | Step::AwaitingSnapshot(_) => "importing snapshot",
+            Step::ImportingImage | Step::SearchingImageTask | Step::AwaitingImage(_) => "importing image",
+            Step::StartingSnapshot | Step::SendingBlocks | Step::CompletingSnapshot => "writing snapshot",
+            Step::DeletingObject(_) => "deleting the object",
+            Step::Tagging => "tagging",
+            Step::ReadingSnapshot | Step::Registering | Step::SearchingRegistered => "registering image",
+            Step::Finished => "ended",
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
+            (Step::Begin, Input::Start) => self.begin(),
+            (Step::SearchingImage, Input::Reply(Ok(Reply::Images(page)))) => self.on_old_images(page.images_set.item),
+            (Step::DeletingOld(left), Input::Reply(Ok(_) | Err(CloudError::NotFound(_)))) => self.delete_old(left),
+            (Step::BeginningObject, Input::Reply(Ok(Reply::Begun(begun)))) => {
+                self.set_id(ImageId::Object(self.key.clone()));
+                self.pending = object_store::parts(&self.order.file, self.order.size);
+                self.send_parts(begun.upload, Seconds::ZERO)
+            }
+            (Step::SendingParts(upload), Input::Reply(result)) => match self.on_sent(result) {
+                Ok(pause) => self.send_parts(upload, pause),
+                Err(error) => {
+                    let call = calls::abort_object(self.bucket(), &self.key, &upload);
+                    self.call(Step::Aborting(error), call)
+                }
+            },
+            (Step::Aborting(error), Input::Reply(_)) => Next::Failed(error),
+            (Step::CompletingObject, Input::Reply(Ok(Reply::Done | Reply::Lost(_)))) => self.import(Seconds::ZERO),
+            (Step::ImportingSnapshot, Input::Reply(Ok(reply))) => self.on_snapshot_task(reply),
+            (Step::SearchingSnapshotTask, Input::Reply(Ok(Reply::SnapshotTasks(page)))) => {
+                match page.import_snapshot_task_set.item.into_iter().find(|task| self.is_own(&tags(&task.tag_set))) {
+                    Some(task) => self.poll_snapshot(task.import_task_id),
+                    None => self.import(REPEAT_PAUSE),
+                }
+            }
+            (Step::AwaitingSnapshot(id), Input::Reply(Ok(Reply::SnapshotTasks(page)))) => {
+                self.await_snapshot(id, page.import_snapshot_task_set.item.into_iter().next())
+            }
+            (Step::AwaitingSnapshot(id), Input::Reply(Err(CloudError::Deadline))) => self.poll_snapshot(id),
+            (Step::ImportingImage, Input::Reply(Ok(reply))) => self.on_image_task(reply),
+            (Step::SearchingImageTask, Input::Reply(Ok(Reply::ImageTasks(page)))) => {
+                match page.import_image_task_set.item.into_iter().find(|task| self.is_own(&tags(&task.tag_set))) {
+                    Some(task) => self.poll_image(task.import_task_id),
+                    None => self.import(REPEAT_PAUSE),
+                }
+            }
+            (Step::AwaitingImage(id), Input::Reply(Ok(Reply::ImageTasks(page)))) => {
+                self.await_image(id, page.import_image_task_set.item.into_iter().next())
+            }
+            (Step::AwaitingImage(id), Input::Reply(Err(CloudError::Deadline))) => self.poll_image(id),
+            (Step::StartingSnapshot, Input::Reply(Ok(reply))) => self.on_started(reply),
+            (Step::SendingBlocks, Input::Reply(result)) => match self.on_sent(result) {
+                Ok(pause) => self.send_blocks(pause),
+                Err(error) => Next::Failed(error),
+            },
+            (Step::CompletingSnapshot, Input::Reply(Ok(reply))) => self.on_completed(reply),
+            (Step::DeletingObject(error), Input::Reply(reply)) => self.on_object_deleted(error, reply),
+            (Step::Tagging, Input::Reply(reply)) => self.on_tagged(reply),
+            (Step::ReadingSnapshot, Input::Reply(Ok(Reply::Snapshots(page)))) => {
+                self.snapshot = page.snapshot_set.item.into_iter().next().or(self.snapshot.take());
+                self.register(Seconds::ZERO)
+            }
+            (Step::Registering, Input::Reply(Ok(reply))) => self.on_registered(reply),
+            (Step::SearchingRegistered, Input::Reply(Ok(Reply::Images(page)))) => {
+                match page.images_set.item.into_iter().find(|image| image.name.as_ref() == Some(&self.order.name)) {
+                    Some(image) => self.registered(image.image_id),
+                    None => Next::Failed(failed("another AMI has the name of the image")),
+                }
+            }
+            (_, Input::Reply(Ok(Reply::Refused(error)))) => self.fail(error.into_error()),
+            (_, Input::Reply(Err(error))) => self.fail(error),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn begin(&mut self) -> Next<Call> {
+        if self.order.may_exist { self.call(Step::SearchingImage, calls::own_images(None)) } else { self.create() }
+    }
+
+    fn tags(&self) -> BTreeMap<String, String> {
+        let texts = self
+            .order
+            .meta
+            .iter()
+            .map(|(key, value)| (key.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
+        texts.chain(self.order.marks.clone()).collect()
+    }
+
+    fn is_own(&self, tags: &BTreeMap<String, String>) -> bool {
+        self.order.marks.iter().all(|(key, value)| tags.get(key) == Some(value))
+    }
+
+    /// A complete AMI is used; any other is deleted, with the object of the earlier attempt.
+    fn on_old_images(&mut self, images: Vec<Image>) -> Next<Call> {
+        let own: Vec<Image> = images.into_iter().filter(|image| self.is_own(&tags(&image.tag_set))).collect();
+        if let Some(complete) = own.iter().find(|image| image.image_state == "available") {
+            return self.registered(complete.image_id.clone());
+        }
+        self.delete_old(own.into_iter().map(|image| image.image_id).collect())
+    }
+
+    fn delete_old(&mut self, mut left: VecDeque<String>) -> Next<Call> {
+        match left.pop_front() {
+            Some(image) => self.call(Step::DeletingOld(left), calls::deregister_image(&image)),
+            None => self.create(),
+        }
+    }
+
+    fn create(&mut self) -> Next<Call> {
+        match (self.spec.as_deref().map(|spec| spec.method), self.context.settings.bucket.clone()) {
+            (None, _) => Next::Failed(CloudError::Denied(format!("diskimage {} is not configured", self.order.image))),
+            (Some(ImportMethod::EbsDirect), _) => {
+                let body = self.with_body(|body| body.start_snapshot());
+                self.call(Step::StartingSnapshot, calls::start_snapshot(&body.unwrap_or(json!({}))))
+            }
+            (Some(_), Some(bucket)) => {
+                let call = calls::begin_object(&bucket, &self.key, &self.tags());
+                self.call(Step::BeginningObject, call)
+            }
+            (Some(_), None) => Next::Failed(CloudError::Denied("object-storage has no bucket-name".to_owned())),
+        }
+    }
+
+    fn bucket(&self) -> &str {
+        self.context.settings.bucket.as_deref().unwrap_or_default()
+    }
+
+    fn with_body<T>(&self, use_it: impl FnOnce(&ImageBody<'_>) -> T) -> Option<T> {
+        let (spec, tags) = (self.spec.as_deref()?, self.tags());
+        let body = ImageBody { order: &self.order, spec, tags: &tags, bucket: self.bucket(), key: &self.key };
+        Some(use_it(&body))
+    }
+
+    fn send_parts(&mut self, upload: String, pause: Seconds) -> Next<Call> {
+        let next: Vec<(u32, FilePart)> =
+            self.pending.iter().take(PARTS_PER_CALL).map(|(number, part)| (*number, part.clone())).collect();
+        if next.is_empty() {
+            let call = calls::complete_object(self.bucket(), &self.key, &upload, &self.etags);
+            return self.call(Step::CompletingObject, call);
+        }
+        let call = calls::send_parts(self.bucket(), &self.key, &upload, next).after(pause);
+        self.call(Step::SendingParts(upload), call)
+    }
+
+    /// Parts that were stored are not sent again. Returns the pause before the next call.
+    fn on_sent(&mut self, result: Result<Reply, CloudError>) -> Result<Seconds, CloudError> {
+        let error = match result {
+            Ok(Reply::Sent(stored, error)) => {
+                self.failures = 0;
+                for (number, tag) in stored {
+                    self.pending.remove(&number);
+                    self.etags.insert(number, tag);
+                }
+                let left: u64 = self.pending.values().map(|part| part.length).sum();
+                self.order.progress.set(self.order.size.saturating_sub(left));
+                return Ok(if error.is_some() { REPEAT_PAUSE } else { Seconds::ZERO });
+            }
+            Ok(Reply::Refused(error)) => error.into_error(),
+            Ok(reply) => failed(format!("unexpected reply {reply:?}")),
+            Err(error) => error,
+        };
+        self.failures += 1;
+        let may_pass = matches!(error, CloudError::Failed { .. } | CloudError::Deadline | CloudError::Outage { .. });
+        if may_pass && self.failures <= MAX_FAILURES { Ok(REPEAT_PAUSE) } else { Err(error) }
+    }
+
+    fn import(&mut self, delay: Seconds) -> Next<Call> {
+        let is_image = self.spec.as_ref().is_some_and(|spec| spec.method == ImportMethod::Image);
+        match self.with_body(|body| if is_image { body.import_image() } else { body.import_snapshot() }) {
+            Some(form) if is_image => self.call(Step::ImportingImage, calls::import_image(form).after(delay)),
+            Some(form) => self.call(Step::ImportingSnapshot, calls::import_snapshot(form).after(delay)),
+            None => Next::Failed(failed("the diskimage is not configured")),
+        }
+    }
+
+    fn on_snapshot_task(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::SnapshotTask(task) => self.poll_snapshot(task.import_task_id),
+            Reply::Lost(_) => self.call(Step::SearchingSnapshotTask, calls::snapshot_tasks(None).after(REPEAT_PAUSE)),
+            Reply::Refused(error) => self.import_refused(error),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn on_image_task(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::ImageTask(task) => self.poll_image(task.import_task_id),
+            Reply::Lost(_) => self.call(Step::SearchingImageTask, calls::image_tasks(None).after(REPEAT_PAUSE)),
+            Reply::Refused(error) => self.import_refused(error),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    /// An account has few imports at a time; others end.
+    fn import_refused(&mut self, error: ApiError) -> Next<Call> {
+        let limit = self.context.settings.import_wait.unwrap_or(Seconds::ZERO);
+        if error.code == "ResourceCountLimitExceeded" && self.waited < limit {
+            self.waited = Seconds(self.waited.0 + IMPORT_RETRY_INTERVAL.0);
+            return self.import(IMPORT_RETRY_INTERVAL);
+        }
+        self.fail(error.into_error())
+    }
+
+    fn poll_delay(&mut self) -> Seconds {
+        let delay = Seconds((self.waited.0 / 4.0).clamp(MIN_POLL_INTERVAL.0, MAX_POLL_INTERVAL.0));
+        self.waited = Seconds(self.waited.0 + delay.0);
+        delay
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.waited > self.context.settings.upload_config().timeout
+    }
+
+    fn poll_snapshot(&mut self, task: String) -> Next<Call> {
+        if self.is_overdue() {
+            return self.fail(failed(format!("the import {task} does not end")));
+        }
+        let delay = self.poll_delay();
+        let call = calls::snapshot_task(&task).after(delay);
+        self.call(Step::AwaitingSnapshot(task), call)
+    }
+
+    fn await_snapshot(&mut self, id: String, task: Option<SnapshotTask>) -> Next<Call> {
+        let Some(detail) = task.map(|task| task.snapshot_task_detail) else { return self.poll_snapshot(id) };
+        match (detail.status.as_str(), detail.snapshot_id) {
+            ("completed", Some(snapshot)) => {
+                self.set_id(ImageId::Snapshot(snapshot.clone()));
+                self.snapshot = Some(Snapshot { snapshot_id: snapshot, ..Snapshot::default() });
+                self.delete_object(None)
+            }
+            ("deleted" | "deleting" | "error", _) => {
+                let text = detail.status_message.unwrap_or_else(|| "no reason is known".to_owned());
+                self.fail(failed(format!("the import {id} failed: {text}")))
+            }
+            _ => self.poll_snapshot(id),
+        }
+    }
+
+    fn poll_image(&mut self, task: String) -> Next<Call> {
+        if self.is_overdue() {
+            return self.fail(failed(format!("the import {task} does not end")));
+        }
+        let delay = self.poll_delay();
+        let call = calls::image_task(&task).after(delay);
+        self.call(Step::AwaitingImage(task), call)
+    }
+
+    fn await_image(&mut self, id: String, task: Option<ImageTask>) -> Next<Call> {
+        let Some(task) = task else { return self.poll_image(id) };
+        match (task.status.as_str(), task.image_id) {
+            ("completed", Some(image)) => {
+                let snapshot = task.snapshot_detail_set.item.into_iter().find_map(|detail| detail.snapshot_id);
+                self.snapshot = snapshot.map(|id| Snapshot { snapshot_id: id, ..Snapshot::default() });
+                self.set_id(ImageId::Image(image.clone()));
+                self.image = Some(image);
+                self.delete_object(None)
+            }
+            ("deleted" | "deleting" | "error", _) => {
+                let text = task.status_message.unwrap_or_else(|| "no reason is known".to_owned());
+                self.fail(failed(format!("the import {id} failed: {text}")))
+            }
+            _ => self.poll_image(id),
+        }
+    }
+
+    fn on_started(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Json(body) => match body.get("SnapshotId").and_then(|id| id.as_str()) {
+                Some(id) => {
+                    self.set_id(ImageId::Snapshot(id.to_owned()));
+                    self.snapshot = Some(Snapshot { snapshot_id: id.to_owned(), ..Snapshot::default() });
+                    self.pending = blocks(&self.order);
+                    self.send_blocks(Seconds::ZERO)
+                }
+                None => Next::Failed(failed("the response to StartSnapshot has no id")),
+            },
+            // Its token makes a repetition harmless.
+            Reply::Lost(detail) if self.failures < MAX_FAILURES => {
+                self.failures += 1;
+                warn!(provider = %self.context.provider, detail, "StartSnapshot had no response; it is repeated");
+                let body = self.with_body(|body| body.start_snapshot()).unwrap_or(json!({}));
+                self.call(Step::StartingSnapshot, calls::start_snapshot(&body).after(REPEAT_PAUSE))
+            }
+            Reply::Lost(detail) => Next::Failed(failed(detail)),
+            Reply::Refused(error) => Next::Failed(error.into_error()),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn snapshot_id(&self) -> String {
+        self.snapshot.as_ref().map(|snapshot| snapshot.snapshot_id.clone()).unwrap_or_default()
+    }
+
+    fn send_blocks(&mut self, pause: Seconds) -> Next<Call> {
+        let next: Vec<(u32, FilePart)> =
+            self.pending.iter().take(BLOCKS_PER_CALL).map(|(index, part)| (*index, part.clone())).collect();
+        if next.is_empty() {
+            return self.complete_snapshot(Seconds::ZERO);
+        }
+        let call = calls::send_blocks(&self.snapshot_id(), next).after(pause);
+        self.call(Step::SendingBlocks, call)
+    }
+
+    fn complete_snapshot(&mut self, delay: Seconds) -> Next<Call> {
+        let call = calls::complete_snapshot(&self.snapshot_id(), self.etags.len()).after(delay);
+        self.call(Step::CompletingSnapshot, call)
+    }
+
+    fn on_completed(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Json(body) => match body.get("Status").and_then(|status| status.as_str()) {
+                Some("completed") => self.read_snapshot(),
+                Some("error") => Next::Failed(failed("the snapshot could not be completed")),
+                _ if self.is_overdue() => Next::Failed(failed("the snapshot is not completed")),
+                _ => {
+                    let delay = self.poll_delay();
+                    self.complete_snapshot(delay)
+                }
+            },
+            Reply::Lost(_) => self.complete_snapshot(REPEAT_PAUSE),
+            Reply::Refused(error) => Next::Failed(error.into_error()),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    /// The size of a snapshot is that of its volume, unless the configuration has one.
+    fn read_snapshot(&mut self) -> Next<Call> {
+        let call = calls::snapshot(&self.snapshot_id());
+        self.call(Step::ReadingSnapshot, call)
+    }
+
+    fn delete_object(&mut self, error: Option<CloudError>) -> Next<Call> {
+        let call = calls::delete_object(self.bucket(), &self.key);
+        self.call(Step::DeletingObject(error), call)
+    }
+
+    fn on_object_deleted(&mut self, error: Option<CloudError>, reply: Result<Reply, CloudError>) -> Next<Call> {
+        let refused = match reply {
+            Ok(Reply::Refused(error)) => Some(error.into_error()),
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        if let Some(error) = refused {
+            warn!(provider = %self.context.provider, key = self.key, %error, "cannot delete an object");
+        }
+        if let Some(error) = error {
+            return Next::Failed(error);
+        }
+        let (snapshot, image) = (self.snapshot_id(), self.image.clone());
+        let ids: Vec<&str> = image.as_deref().into_iter().chain([&*snapshot]).filter(|id| !id.is_empty()).collect();
+        let call = calls::create_tags(ids, &self.tags());
+        self.call(Step::Tagging, call)
+    }
+
+    fn on_tagged(&mut self, reply: Result<Reply, CloudError>) -> Next<Call> {
+        let refused = match reply {
+            Ok(Reply::Refused(error)) => Some(error.into_error()),
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        if let Some(error) = refused {
+            warn!(provider = %self.context.provider, image = self.order.name, %error, "cannot tag an import");
+        }
+        match self.image.take() {
+            Some(image) => self.registered(image),
+            None => self.read_snapshot(),
+        }
+    }
+
+    fn register(&mut self, delay: Seconds) -> Next<Call> {
+        let snapshot = self.snapshot.clone().unwrap_or_default();
+        match self.with_body(|body| body.register_image(&snapshot)) {
+            Some(form) => self.call(Step::Registering, calls::register_image(form).after(delay)),
+            None => Next::Failed(failed("the diskimage is not configured")),
+        }
+    }
+
+    fn on_registered(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Registered(image) => self.registered(image.image_id),
+            Reply::Lost(_) => self.register(REPEAT_PAUSE),
+            Reply::Refused(error) if error.code == "InvalidAMIName.Duplicate" => {
+                self.call(Step::SearchingRegistered, calls::own_images(None))
+            }
+            Reply::Refused(error) => Next::Failed(error.into_error()),
+            reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn registered(&mut self, image: String) -> Next<Call> {
+        let id = ImageId::Image(image).to_external();
+        self.id = Some(id.clone());
+        self.step = Step::Finished;
+        Next::Done(Outcome::Uploaded(id))
+    }
+
+    fn set_id(&mut self, id: ImageId) {
+        self.id = Some(id.to_external());
+    }
+
+    /// Fails after the object was deleted, if there is one.
+    fn fail(&mut self, error: CloudError) -> Next<Call> {
+        let has_object = matches!(self.id.as_ref().map(ImageId::of), Some(ImageId::Object(_)));
+        if has_object { self.delete_object(Some(error)) } else { Next::Failed(error) }
+    }
+
+    fn call(&mut self, step: Step, call: Call) -> Next<Call> {
+        self.step = step;
+        Next::Call(call)
+    }
+}
+
+/// The blocks of a file.
+fn blocks(order: &UploadOrder) -> BTreeMap<u32, FilePart> {
+    let block = |index: u64| {
+        let from = index * BLOCK_SIZE;
+        let part = FilePart { file: order.file.clone(), from, length: BLOCK_SIZE.min(order.size - from) };
+        (index as u32, part)
+    };
+    (0..order.size.div_ceil(BLOCK_SIZE)).map(block).collect()
+}

@@ -1,0 +1,290 @@
+//! The driver aws: nodes are instances of EC2, which boot AMIs of others or images of the builder.
+
+mod api_types;
+mod calls;
+mod client;
+mod config;
+mod context;
+mod credentials;
+mod errors;
+mod form;
+mod image_body;
+mod image_id;
+mod instances;
+mod jobs;
+mod label;
+mod leaks;
+mod places;
+mod quota_codes;
+mod request_body;
+#[cfg(test)]
+mod test_settings;
+mod transfer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aws_credential_types::Credentials;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use nodepool_driver::call_guard::CallGuard;
+use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::state_machine::{InFlightLimit, Input, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+use python_yaml::diagnostics::Diagnostic;
+
+use calls::{Call, Reply, Request};
+use client::Connection;
+use context::ProviderContext;
+use credentials::{Account, Source};
+use errors::failed;
+use instances::AwsId;
+use jobs::delete::DeleteInstance;
+use jobs::images::{DeleteImage, ListImages};
+use jobs::launch::LaunchInstance;
+use jobs::listing::ListInstances;
+use jobs::refresh::RefreshProvider;
+use jobs::unused_resources::{self, ListUnused};
+use jobs::upload::UploadImage;
+
+/// Interval between listings while instances boot.
+const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
+
+pub struct Aws {
+    context: Arc<ProviderContext>,
+    connection: Connection,
+    stamps: FileStamps,
+}
+
+/// Times of change of the files of profiles; `None` for one that does not exist.
+type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
+
+fn stamps() -> FileStamps {
+    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    credentials::files().into_iter().map(|path| (path.clone(), changed(&path))).collect()
+}
+
+pub fn open(section: &ProviderConfig) -> Result<Aws, Vec<Diagnostic>> {
+    open_from(section, None)
+}
+
+/// Opens the driver with fixed credentials and one endpoint for all services, for tests and other callers.
+pub fn open_with(
+    section: &ProviderConfig,
+    endpoint: &str,
+    access_key_id: &str,
+    secret_access_key: &str,
+) -> Result<Aws, Vec<Diagnostic>> {
+    let credentials = Credentials::new(access_key_id, secret_access_key, None, None, "fixed");
+    open_from(section, Some(Source::Fixed { credentials, endpoint: endpoint.to_owned() }))
+}
+
+fn open_from(section: &ProviderConfig, source: Option<Source>) -> Result<Aws, Vec<Diagnostic>> {
+    let (settings, mut diagnostics) = read(section);
+    diagnostics.items.retain(Diagnostic::is_error);
+    if !diagnostics.items.is_empty() {
+        return Err(diagnostics.items);
+    }
+    let source = source.unwrap_or_else(|| Source::Chain { profile: settings.profile.clone() });
+    let stamps = stamps();
+    let connection = Connection::new(Account::new(source, settings.region.clone())).map_err(|error| {
+        let help = format!("provider {} is out of service", section.name);
+        vec![Diagnostic::error(section.section.at, error).help(help)]
+    })?;
+    let facts = ProviderFacts {
+        launch_config: Some(Arc::new(settings.launch_config(|_| (None, None)))),
+        upload_config: Some(Arc::new(settings.upload_config())),
+        ..ProviderFacts::initial()
+    };
+    let context = Arc::new(ProviderContext::new(section.name.clone(), settings, facts));
+    Ok(Aws { context, connection, stamps })
+}
+
+/// The files of profiles, which a provider reads besides its section.
+pub fn files() -> Vec<PathBuf> {
+    credentials::files()
+}
+
+/// Errors and warnings of a section.
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
+    read(section).1.items
+}
+
+fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    (config::read(section, &mut diagnostics), diagnostics)
+}
+
+impl Driver for Aws {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> ProviderFacts {
+        self.context.facts.clone()
+    }
+
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: self.context.settings.spacing,
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: OBSERVE_INTERVAL,
+            refresh: Some(REFRESH_INTERVAL),
+        }
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        let context = self.context.clone();
+        match job {
+            Job::Launch(order) => Machine::Launch(Box::new(LaunchInstance::new(context, order.clone()))),
+            Job::Delete(id) => Machine::Delete(DeleteInstance::new(context, id)),
+            Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
+            Job::List | Job::ListServerIds => Machine::List(ListInstances::new(context)),
+            Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(context, kinds)),
+            Job::DeleteUnused(resource) => Machine::OneCall(unused_resources::delete(resource)),
+            Job::Console(id) => {
+                let call = calls::console(&AwsId::of(id).instance.unwrap_or_default());
+                Machine::OneCall(OneCall::new("reading the console", call, console_of))
+            }
+            Job::Upload(order) => Machine::Upload(Box::new(UploadImage::new(context, order.clone()))),
+            Job::DeleteImage(id) => Machine::DeleteImage(DeleteImage::new(context, id)),
+            Job::ListImages => Machine::ListImages(ListImages::new(context)),
+            // AWS has no static hosts.
+            Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
+        }
+    }
+
+    fn needs_reopen(&self) -> Option<NeedsReopen> {
+        let before = self.stamps.clone();
+        Some(NeedsReopen { files: files(), check: Arc::new(move || stamps() != before) })
+    }
+
+    async fn prepare(&self, _: &Call) -> Result<(), CloudError> {
+        self.connection.prepare().await
+    }
+
+    fn share(&self, reply: &Reply) -> Reply {
+        match reply {
+            Reply::Terminated(result) => Reply::Terminated(result.clone()),
+            Reply::Lost(detail) => Reply::Lost(detail.clone()),
+            Reply::Refused(error) => Reply::Refused(error.clone()),
+            reply => unreachable!("a termination has no reply {reply:?}"),
+        }
+    }
+
+    async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
+        if call.delay > Seconds::ZERO {
+            tokio::time::sleep(call.delay.to_duration()).await;
+            // The session was alive before the delay.
+            if call.is_mutating() {
+                guard.wait_until_allowed().await;
+            }
+        }
+        match &call.request {
+            Request::Http(request) => self.connection.send(&call, request, guard).await,
+            Request::Terminate(ids) => transfer::terminate(&self.connection, ids, guard).await,
+            Request::SendParts { requests } => transfer::send_parts(&self.connection, requests, guard).await,
+            Request::SendBlocks { snapshot, blocks } => {
+                transfer::send_blocks(&self.connection, snapshot, blocks, guard).await
+            }
+        }
+    }
+}
+
+fn console_of(reply: Reply) -> Result<Outcome, CloudError> {
+    match reply {
+        Reply::Console(console) => {
+            let encoded = console.output.unwrap_or_default().split_whitespace().collect::<String>();
+            let text = STANDARD.decode(encoded).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            Ok(Outcome::Console(text.filter(|text| !text.is_empty())))
+        }
+        Reply::Refused(error) => Err(error.into_error()),
+        reply => Err(failed(format!("unexpected reply {reply:?}"))),
+    }
+}
+
+/// State machine of one job.
+pub enum Machine {
+    Launch(Box<LaunchInstance>),
+    Delete(DeleteInstance),
+    Refresh(Box<RefreshProvider>),
+    List(ListInstances),
+    ListUnused(ListUnused),
+    OneCall(OneCall<Call, Reply>),
+    Upload(Box<UploadImage>),
+    DeleteImage(DeleteImage),
+    ListImages(ListImages),
+    Unsupported,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match self {
+            Machine::Launch(machine) => machine.step(input),
+            Machine::Delete(machine) => machine.step(input),
+            Machine::Refresh(machine) => machine.step(input),
+            Machine::List(machine) => machine.step(input),
+            Machine::ListUnused(machine) => machine.step(input),
+            Machine::OneCall(machine) => machine.step(input),
+            Machine::Upload(machine) => machine.step(input),
+            Machine::DeleteImage(machine) => machine.step(input),
+            Machine::ListImages(machine) => machine.step(input),
+            Machine::Unsupported => Next::Failed(CloudError::not_found("AWS has no such job")),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        match self {
+            Machine::Launch(machine) => machine.external_id(),
+            Machine::Upload(machine) => machine.external_id(),
+            Machine::Delete(_)
+            | Machine::Refresh(_)
+            | Machine::List(_)
+            | Machine::ListUnused(_)
+            | Machine::OneCall(_)
+            | Machine::DeleteImage(_)
+            | Machine::ListImages(_)
+            | Machine::Unsupported => None,
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        match self {
+            Machine::Delete(machine) => machine.obstacle(),
+            Machine::Launch(_)
+            | Machine::Refresh(_)
+            | Machine::List(_)
+            | Machine::ListUnused(_)
+            | Machine::OneCall(_)
+            | Machine::Upload(_)
+            | Machine::DeleteImage(_)
+            | Machine::ListImages(_)
+            | Machine::Unsupported => None,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Machine::Launch(machine) => machine.label(),
+            Machine::Delete(machine) => machine.label(),
+            Machine::Refresh(_) => "refreshing",
+            Machine::List(_) => "listing instances",
+            Machine::ListUnused(_) => "listing unused resources",
+            Machine::OneCall(machine) => machine.label(),
+            Machine::Upload(machine) => machine.label(),
+            Machine::DeleteImage(_) => "deleting image",
+            Machine::ListImages(_) => "listing images",
+            Machine::Unsupported => "ended",
+        }
+    }
+}
