@@ -3,6 +3,7 @@
 
 pub mod child_process;
 pub mod ensemble;
+pub mod moto;
 pub mod nodepool11;
 pub mod nodepool_process;
 pub mod ports;

@@ -1,5 +1,5 @@
 //! Scripts of `tests/python/` with a protocol of one JSON value per line, for kazoo, Zuul's classes and the Python
-//! Nodepool.
+//! Nodepool; and the virtual environments that interpret them.
 
 use std::{
     path::PathBuf,
@@ -28,6 +28,8 @@ pub enum Interpreter {
     Zuul10,
     /// kazoo 2.9.0 and Zuul 13.1.1.
     Zuul13,
+    /// moto 5.2.5 and boto3.
+    Moto,
 }
 
 impl Interpreter {
@@ -39,6 +41,7 @@ impl Interpreter {
             Interpreter::Reference => "NODEPOOL_TEST_PYTHON",
             Interpreter::Zuul10 => "NODEPOOL_TEST_ZUUL_10",
             Interpreter::Zuul13 => "NODEPOOL_TEST_ZUUL_13",
+            Interpreter::Moto => "NODEPOOL_TEST_MOTO",
         }))
     }
 }

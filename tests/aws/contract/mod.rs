@@ -1,0 +1,47 @@
+//! Contract of AWS: everything that the driver relies on, of EC2, EBS direct, S3 and Service Quotas. Each peer that
+//! tests use must fulfil it.
+
+mod cases;
+mod peer;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use testkit::real::{
+    self,
+    moto::{BUCKET, KEY_NAME, Moto},
+};
+
+use peer::{Peer, Resources};
+
+/// Runs all cases one after another on an endpoint, and reports those that failed.
+async fn check_contract(base: &str, resources: Resources) {
+    let peer = Arc::new(Peer::new(base, resources));
+    let mut failed = Vec::new();
+    for (claim, case) in cases::all(&peer) {
+        // A panic fails its case only; its text is in the output already.
+        if AssertUnwindSafe(case).catch_unwind().await.is_err() {
+            failed.push(claim);
+        }
+    }
+    assert!(failed.is_empty(), "cases that fail: {failed:#?}");
+    assert_eq!(peer.usage().await, (0, 0), "instances and volumes that cases left behind");
+}
+
+#[tokio::test]
+async fn moto_fulfils_the_contract() {
+    if real::skipped() {
+        return;
+    }
+    let moto = Moto::start().await;
+    let site = moto.site().await;
+    let resources = Resources {
+        subnets: site.subnets,
+        security_group: site.security_group,
+        image: site.image,
+        key_name: KEY_NAME.to_owned(),
+        bucket: BUCKET.to_owned(),
+    };
+    check_contract(moto.base(), resources).await;
+}

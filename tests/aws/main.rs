@@ -1,0 +1,6 @@
+//! The driver aws, and the AWS that its tests use: the driver of Nodepool 11 on moto, and one contract for moto and any
+//! simulation.
+
+mod contract;
+mod ec2;
+mod nodepool11;

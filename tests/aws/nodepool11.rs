@@ -1,0 +1,239 @@
+//! The driver aws of Nodepool 11 on moto: one node from its request to its deletion, as ZooKeeper and EC2 record it.
+//!
+//! The tests run real processes on a real ZooKeeper, in real time.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nodepool_model::records::ids::NodeId;
+use nodepool_zk::client::{ConnectOptions, connect};
+use nodepool_zk::locks::lock;
+use serde_json::{Value, json};
+use testkit::in_process_launcher::Consumer;
+use testkit::real::{
+    self,
+    moto::{BUCKET, KEY_NAME, Moto, REGION, Site, as_paths},
+    nodepool_process::NodepoolProcess,
+    nodepool11, ports, sshd,
+    zookeeper::{Options, Server},
+};
+use testkit::wait;
+
+use crate::ec2::{self, Ec2};
+
+/// Timeout for Python programs, which start slowly, more so on a busy machine. Nodepool 11 lists instances every ten
+/// seconds.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Private addresses of the first two instances in subnet 0 of `Moto::site`.
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 77, 1, 4), Ipv4Addr::new(127, 77, 1, 5)];
+
+/// Programs with the driver aws.
+#[derive(Clone, Copy)]
+enum Program {
+    Nodepool11,
+}
+
+/// A ZooKeeper and an AWS of its own, and an sshd at the addresses of the instances.
+struct Fleet {
+    server: Server,
+    consumer: Consumer,
+    moto: Moto,
+    ec2: Ec2,
+    site: Site,
+    host: sshd::Host,
+}
+
+impl Fleet {
+    async fn start() -> Fleet {
+        let port = ports::reserve_at(ADDRESSES[0].into());
+        let second = format!("ListenAddress {}:{}", ADDRESSES[1], port.number);
+        let options =
+            sshd::Options { address: ADDRESSES[0].into(), settings: vec![second], ..sshd::Options::default() };
+        let (server, moto, host) =
+            tokio::join!(Server::start(Options::tls()), Moto::start(), sshd::Host::start_on(options, port));
+        let plain = server.plain_address();
+        let (name, port) = plain.rsplit_once(':').expect("an address ends with its port");
+        let zk = connect(ConnectOptions::plain(name, port.parse().expect("a port is a number"))).await;
+        let consumer = Consumer { zk: zk.expect("a running server accepts clients") };
+        // Zuul creates it; Nodepool 11 does not.
+        lock::make_path(&consumer.zk, "/nodepool/requests").await.expect("ZooKeeper answers");
+        let (site, ec2) = (moto.site().await, Ec2::new(moto.base()));
+        Fleet { server, consumer, moto, ec2, site, host }
+    }
+
+    /// The configuration of a provider with one label of each kind of instance.
+    fn configuration(&self) -> String {
+        let image = json!({
+            "name": "base", "image-id": self.site.image, "username": "worker", "python-path": "/opt/python",
+            "shell-type": "sh", "connection-port": self.host.port(),
+        });
+        let volume = json!({"volume-type": "gp3", "volume-size": 20, "iops": 4000, "throughput": 200});
+        let label = |name: &str, more: Value| {
+            let mut label = json!({"name": name, "cloud-image": "base", "key-name": KEY_NAME, "tags": {"team": "ci"}});
+            for keys in [&volume, &more] {
+                let keys = keys.as_object().expect("keys are a map").clone();
+                label.as_object_mut().expect("a label is a map").extend(keys);
+            }
+            label
+        };
+        let spot = json!({"instance-type": "t3.medium", "use-spot": true, "imdsv2": "required", "userdata": "hello"});
+        let fleet = json!({"instance-types": ["t3.small", "t3.medium"], "allocation-strategy": "prioritized"});
+        let labels =
+            [label("spot", spot), label("fleet", json!({"fleet": fleet, "dynamic-tags": {"r": "{request.id}"}}))];
+        let pool = json!({
+            "name": "main", "max-servers": 4, "subnet-id": self.site.subnets[0], "public-ipv4": false,
+            "security-group-id": self.site.security_group, "node-attributes": {"rack": "r1"}, "labels": labels,
+        });
+        let provider = json!({
+            "name": "west", "driver": "aws", "region-name": REGION, "rate": 20, "boot-timeout": 60, "launch-retries": 1,
+            "object-storage": {"bucket-name": BUCKET}, "cloud-images": [image], "pools": [pool],
+        });
+        let labels = json!([{"name": "spot"}, {"name": "fleet"}]);
+        let zookeeper = nodepool11::zookeeper_section(&self.server);
+        format!("{zookeeper}labels: {labels}\nproviders: [{provider}]\n")
+    }
+
+    /// Starts a launcher and waits until its pool is registered.
+    async fn launch(&self, program: Program) -> NodepoolProcess {
+        let environment = self.moto.environment();
+        let process = match program {
+            Program::Nodepool11 => nodepool11::launcher_in(&as_paths(&environment), &self.configuration()),
+        };
+        let pools = "/nodepool/components/pool";
+        wait::until("a registered pool", TIMEOUT, async || self.consumer.count(pools).await == 1).await;
+        process
+    }
+
+    async fn stop(&self, program: Program, mut process: NodepoolProcess) {
+        process.signal(match program {
+            // At SIGTERM, Nodepool 11 exits without closing its session.
+            Program::Nodepool11 => Signal::SIGUSR1,
+        });
+        let status = process.wait(TIMEOUT).await;
+        assert!(status.success(), "{status}");
+    }
+
+    /// The instance of a node as DescribeInstances returns it, with the fields that a launcher decides.
+    async fn instance(&self, node: &Value) -> Value {
+        let id = node["external_id"]["instance"].as_str().expect("external_id names the instance");
+        let answer = self.ec2.call("DescribeInstances", &[("InstanceId.1", id)]).await.expect_ok();
+        let instance = answer.find("instancesSet").child("item");
+        let volume_id = instance.find("volumeId").text();
+        let volumes = self.ec2.call("DescribeVolumes", &[("VolumeId.1", volume_id)]).await.expect_ok();
+        let volume = volumes.find("volumeSet").child("item");
+        let texts = |element: &ec2::Element, names: &[&str]| -> Value {
+            names.iter().map(|name| ((*name).to_owned(), Value::from(element.text_of(name)))).collect()
+        };
+        json!({
+            "instance": texts(instance, &["imageId", "instanceType", "keyName", "instanceLifecycle", "subnetId"]),
+            "httpTokens": instance.text_of("httpTokens"),
+            "group": instance.find("groupSet").text_of("groupId"),
+            "tags": ec2::tags(instance),
+            "volume": texts(volume, &["size", "volumeType", "iops", "throughput"]),
+            "volume tags": ec2::tags(volume),
+        })
+    }
+
+    /// Numbers of instances that are not terminated, and of volumes.
+    async fn usage(&self) -> (usize, usize) {
+        let instances = self.ec2.call("DescribeInstances", &[]).await.expect_ok();
+        let states = instances.all("instanceState");
+        let alive = states.iter().filter(|state| state.text_of("name") != Some("terminated")).count();
+        let volumes = self.ec2.call("DescribeVolumes", &[]).await.expect_ok();
+        (alive, volumes.find("volumeSet").children("item").len())
+    }
+
+    /// Requests a node of a label, uses it, returns it, and waits until it is deleted. Returns its record when it was
+    /// ready, and its instance.
+    async fn use_node(&self, label: &str, process: &NodepoolProcess) -> Value {
+        let request = self.consumer.submit_labels(&[label]).await;
+        let nodes: Vec<NodeId> = self.consumer.fulfilled_nodes(&request).await;
+        let record = self.consumer.raw_node(&nodes[0]).await;
+        let instance = self.instance(&record).await;
+        assert_eq!(self.usage().await, (1, 1), "{}", process.log());
+        let locked = self.consumer.accept(&request).await;
+        self.consumer.use_and_release(locked).await;
+        wait::until("the node to be deleted", TIMEOUT, async || self.consumer.nodes().await.is_empty()).await;
+        assert_eq!(self.usage().await, (0, 0), "{}", process.log());
+        json!({"node": record, "aws": instance})
+    }
+}
+
+/// The records of a spot node and of a node of a fleet, when they are ready, and their instances.
+async fn records(program: Program) -> Value {
+    let fleet = Fleet::start().await;
+    let process = fleet.launch(program).await;
+    let spot = fleet.use_node("spot", &process).await;
+    let of_fleet = fleet.use_node("fleet", &process).await;
+    fleet.stop(program, process).await;
+    for node in [&spot, &of_fleet] {
+        let found: BTreeSet<String> =
+            serde_json::from_value(node["node"]["host_keys"].clone()).expect("keys are a list of texts");
+        assert_eq!(found, fleet.host.keys().into_iter().collect(), "{node}");
+    }
+    json!({"spot": spot, "fleet": of_fleet})
+}
+
+/// The facts of a record that are the same in each run.
+fn facts(record: &Value) -> Value {
+    let node = &record["node"];
+    let names = [
+        "state",
+        "cloud",
+        "region",
+        "az",
+        "public_ipv4",
+        "private_ipv4",
+        "interface_ip",
+        "public_ipv6",
+        "host_id",
+        "image_id",
+        "username",
+        "python_path",
+        "shell_type",
+        "connection_type",
+        "attributes",
+        "resources",
+        "node_properties",
+        "hostname",
+        "driver_data",
+    ];
+    names.iter().map(|name| ((*name).to_owned(), node[*name].clone())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodepool_11_serves_nodes_of_moto() {
+    if real::skipped() {
+        return;
+    }
+    let records = records(Program::Nodepool11).await;
+    println!("{records:#}");
+    let mut expected = json!({
+        "state": "ready", "cloud": "AWS", "region": REGION, "az": "us-west-2a", "public_ipv4": null,
+        "private_ipv4": "127.77.1.4", "interface_ip": "127.77.1.4", "public_ipv6": null, "host_id": null,
+        "image_id": "base", "username": "worker", "python_path": "/opt/python", "shell_type": "sh",
+        "connection_type": "ssh", "attributes": {"rack": "r1"}, "node_properties": {"fleet": false, "spot": true},
+        "hostname": null, "driver_data": null,
+        "resources": {"cores": 1, "instances": 1, "ram": 4096, "L-34B43A08": 2, "L-7A658B76": 20},
+    });
+    assert_eq!(facts(&records["spot"]), expected);
+    // The first type of the list, on demand, and what it takes.
+    for (key, value) in [
+        ("private_ipv4", json!("127.77.1.5")),
+        ("interface_ip", json!("127.77.1.5")),
+        ("node_properties", json!({"fleet": true, "spot": false})),
+        ("resources", json!({"cores": 1, "instances": 1, "ram": 2048, "L-1216C47A": 2, "L-7A658B76": 20})),
+    ] {
+        expected[key] = value;
+    }
+    assert_eq!(facts(&records["fleet"]), expected);
+    for label in ["spot", "fleet"] {
+        let aws = &records[label]["aws"];
+        let volume = json!({"size": "20", "volumeType": "gp3", "iops": "4000", "throughput": "200"});
+        assert_eq!(aws["volume"], volume, "{label}");
+        assert_eq!((&aws["tags"]["team"], &aws["volume tags"]["team"]), (&json!("ci"), &json!("ci")), "{label}");
+        assert_eq!(aws["tags"]["nodepool_provider_name"], "west", "{label}");
+    }
+}

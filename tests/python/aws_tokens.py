@@ -1,0 +1,29 @@
+"""Client tokens for moto: a repeated call returns the first answer instead of being executed again."""
+
+import json
+
+ANSWERS = {}
+
+
+def idempotent(method, refusal):
+    """A method of a response class that honours `ClientToken`.
+
+    `refusal` makes the exception for a token that was used with other parameters.
+    """
+
+    def call(self):
+        parameters = {key: value for key, value in dict(self.params).items() if key != "ClientToken"}
+        token = self._get_param("ClientToken")
+        if not token:
+            return method(self)
+        key = (self.current_account, self.region, method.__name__, token)
+        text = json.dumps(parameters, sort_keys=True, default=str)
+        if key not in ANSWERS:
+            ANSWERS[key] = (text, method(self))
+        used_with, answer = ANSWERS[key]
+        if used_with != text:
+            raise refusal(token)
+        return answer
+
+    call.__name__ = method.__name__
+    return call
