@@ -2,5 +2,6 @@
 //! simulation.
 
 mod contract;
+mod driver;
 mod ec2;
 mod nodepool11;

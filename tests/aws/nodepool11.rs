@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use testkit::in_process_launcher::Consumer;
 use testkit::real::{
     self,
+    differences::differences,
     moto::{BUCKET, KEY_NAME, Moto, REGION, Site, as_paths},
     nodepool_process::NodepoolProcess,
     nodepool11, ports, sshd,
     zookeeper::{Options, Server},
 };
-use testkit::wait;
+use testkit::{programs, wait};
 
 use crate::ec2::{self, Ec2};
 
@@ -33,6 +34,7 @@ const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 77, 1, 4), Ipv4Addr::new(12
 #[derive(Clone, Copy)]
 enum Program {
     Nodepool11,
+    Ours,
 }
 
 /// A ZooKeeper and an AWS of its own, and an sshd at the addresses of the instances.
@@ -100,6 +102,10 @@ impl Fleet {
         let environment = self.moto.environment();
         let process = match program {
             Program::Nodepool11 => nodepool11::launcher_in(&as_paths(&environment), &self.configuration()),
+            Program::Ours => {
+                let (program, environment) = (programs::launcher(), as_paths(&environment));
+                NodepoolProcess::start_in(&environment, program, &self.configuration(), &["-d", "--no-webapp"])
+            }
         };
         let pools = "/nodepool/components/pool";
         wait::until("a registered pool", TIMEOUT, async || self.consumer.count(pools).await == 1).await;
@@ -110,6 +116,7 @@ impl Fleet {
         process.signal(match program {
             // At SIGTERM, Nodepool 11 exits without closing its session.
             Program::Nodepool11 => Signal::SIGUSR1,
+            Program::Ours => Signal::SIGTERM,
         });
         let status = process.wait(TIMEOUT).await;
         assert!(status.success(), "{status}");
@@ -236,4 +243,30 @@ async fn nodepool_11_serves_nodes_of_moto() {
         assert_eq!((&aws["tags"]["team"], &aws["volume tags"]["team"]), (&json!("ci"), &json!("ci")), "{label}");
         assert_eq!(aws["tags"]["nodepool_provider_name"], "west", "{label}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_both_are_the_same() {
+    if real::skipped() {
+        return;
+    }
+    let (theirs, ours) = tokio::join!(records(Program::Nodepool11), records(Program::Ours));
+    let own = [
+        "state_time",
+        "created_time",
+        "launcher",
+        "event_id",
+        // Each has an AWS and an sshd of its own.
+        "instance",
+        "imageId",
+        "group",
+        "subnetId",
+        "aws:ec2:fleet-id",
+        "aws:ec2launchtemplate:id",
+        "host_keys",
+        "connection_port",
+        "ssh_port",
+    ];
+    let found = differences("", &theirs, &ours, &own);
+    assert_eq!(found, Vec::<String>::new());
 }

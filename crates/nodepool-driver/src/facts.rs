@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::cloud_resource::ResourceKind;
 use crate::health::CloudHealth;
 use nodepool_model::config::upload_config::UploadConfig;
-use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
+use nodepool_model::records::ids::{ExternalId, ImageName, LabelName, NodeId, PoolName};
+use nodepool_model::records::node::Node;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StaticHost};
 use nodepool_model::records::time::{Seconds, Timestamp};
@@ -24,6 +25,8 @@ pub struct ProviderFacts {
     pub unavailable: Option<Unavailable>,
     /// Zones of the instances of our nodes, by node id.
     pub zones: BTreeMap<NodeId, String>,
+    /// Instances of our nodes that the last listing shows ending, by node id.
+    pub ending: BTreeMap<NodeId, Vec<ExternalId>>,
     /// Infinite if the cloud has no limit.
     pub limits: Resources,
     /// Part of the limits that other users of the cloud take.
@@ -157,6 +160,7 @@ impl ProviderFacts {
             refreshed_at: Timestamp::default(),
             unavailable: None,
             zones: BTreeMap::new(),
+            ending: BTreeMap::new(),
             limits: Resources::unlimited(),
             unmanaged: Resources::none(),
             pool_quotas: BTreeMap::new(),
@@ -215,6 +219,13 @@ impl ProviderFacts {
         static ONE_INSTANCE: LazyLock<Resources> = LazyLock::new(|| Resources::none().with("instances", 1.0));
         let launched = self.launch_label(pool, label).and_then(|label| label.need.as_ref());
         launched.or_else(|| self.label_needs.get(label)).unwrap_or(&ONE_INSTANCE)
+    }
+
+    /// Whether the instance of a node is ending.
+    pub fn is_ending(&self, id: &NodeId, node: &Node) -> bool {
+        let Some(ending) = self.ending.get(id) else { return false };
+        let own = ExternalId::of(&node.external_id);
+        own.is_some_and(|own| ending.iter().any(|instance| own.is_same(instance)))
     }
 
     pub fn static_host(&self, identity: &HostIdentity) -> Option<&Arc<StaticHost>> {

@@ -156,6 +156,20 @@ impl Inventory {
         ours.filter_map(|instance| Some((NodeId::from(instance.node()?), instance.zone.clone()?))).collect()
     }
 
+    /// Instances of the provider's nodes that are being deleted.
+    pub fn ending(&self, provider: &ProviderName) -> BTreeMap<NodeId, Vec<ExternalId>> {
+        let mut ending: BTreeMap<NodeId, Vec<ExternalId>> = BTreeMap::new();
+        for instance in &self.instances {
+            if instance.state == InstanceState::Stopping
+                && instance.belongs_to(provider)
+                && let Some(node) = instance.node()
+            {
+                ending.entry(node.into()).or_default().push(instance.external_id.clone());
+            }
+        }
+        ending
+    }
+
     pub fn find(&self, id: &ExternalId) -> Option<&Instance> {
         let index = match id {
             ExternalId::Text(id) => self.by_text.get(id),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::label::{AwsLabel, ImageSource, PoolNetwork, read_label};
+use super::label::{AwsLabel, ImageSource, Market, PoolNetwork, read_label};
 use crate::common::python_format::python_str;
 use crate::common::server_section;
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, Unavailable};
@@ -89,6 +89,10 @@ impl Settings {
 
     pub fn labels(&self) -> impl Iterator<Item = &Arc<AwsLabel>> {
         self.pools.values().flat_map(BTreeMap::values)
+    }
+
+    pub fn has_spot(&self) -> bool {
+        self.labels().any(|label| label.market != Market::OnDemand)
     }
 
     pub fn upload_config(&self) -> UploadConfig {

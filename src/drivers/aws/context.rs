@@ -166,6 +166,14 @@ impl Catalog {
         resources
     }
 
+    /// These resources and those of the instance's volumes.
+    pub fn with_volumes(&self, mut resources: Resources, instance: &str) -> Resources {
+        if let Some(volumes) = self.volumes.get(instance) {
+            resources.add(volumes);
+        }
+        resources
+    }
+
     /// Resources of the volumes that an instance of a label gets: those of the AMI, with the label's root volume.
     pub fn label_volumes(&self, label: &AwsLabel, image: Option<&str>) -> Resources {
         let mut resources = Resources::none();

@@ -7,6 +7,7 @@ use super::context::ProviderContext;
 use super::label::AwsLabel;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::resources::Resources;
 
 /// The name of the cloud in nodes' records.
 const CLOUD: &str = "AWS";
@@ -42,22 +43,20 @@ pub fn instance_key(instance: &str) -> ExternalId {
     AwsId { instance: Some(instance.to_owned()), host: None }.to_external()
 }
 
-/// The inventory of a complete listing. Terminated instances are not part of it.
+/// The inventory of a complete listing. AWS shows terminated instances for about an hour, and so does the inventory.
 pub fn inventory(context: &ProviderContext, instances: &[Ec2Instance]) -> Inventory {
     context.record_ended(instances);
-    let existing = instances.iter().filter(|instance| instance.instance_state.name != "terminated");
-    Inventory::new(existing.map(|instance| to_instance(context, instance)).collect())
+    Inventory::new(instances.iter().map(|instance| to_instance(context, instance)).collect())
 }
 
 fn to_instance(context: &ProviderContext, instance: &Ec2Instance) -> Instance {
     let catalog = context.catalog();
-    let mut resources = match &instance.placement.host_id {
-        Some(_) => catalog.host_resources(&instance.instance_type),
-        None => catalog.instance_resources(&instance.instance_type, instance.is_spot()),
+    let resources = match (instance.instance_state.name.as_str(), &instance.placement.host_id) {
+        ("terminated", _) => Resources::none(),
+        (_, Some(_)) => catalog.host_resources(&instance.instance_type),
+        (_, None) => catalog.instance_resources(&instance.instance_type, instance.is_spot()),
     };
-    if let Some(volumes) = catalog.volumes.get(&instance.instance_id) {
-        resources.add(volumes);
-    }
+    let resources = catalog.with_volumes(resources, &instance.instance_id);
     let given = |address: &Option<String>| address.clone().filter(|address| !address.is_empty());
     let (public_ipv4, private_ipv4) = (given(&instance.ip_address), given(&instance.private_ip_address));
     let public_ipv6 = instance.ipv6().map(str::to_owned);

@@ -57,6 +57,9 @@ use jobs::upload::UploadImage;
 /// Interval between listings while instances boot.
 const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
 
+/// AWS reclaims spot instances at any time.
+const SPOT_REFRESH_INTERVAL: Seconds = Seconds(60.0);
+
 pub struct Aws {
     context: Arc<ProviderContext>,
     connection: Connection,
@@ -136,7 +139,7 @@ impl Driver for Aws {
             spacing: self.context.settings.spacing,
             in_flight: InFlightLimit::Configurable,
             listing_delay: OBSERVE_INTERVAL,
-            refresh: Some(REFRESH_INTERVAL),
+            refresh: Some(if self.context.settings.has_spot() { SPOT_REFRESH_INTERVAL } else { REFRESH_INTERVAL }),
         }
     }
 

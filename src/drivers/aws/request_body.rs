@@ -150,9 +150,7 @@ impl Launch<'_> {
     }
 
     pub fn create_template(&self) -> Form {
-        let name = self.template_name();
-        let token = hexadecimal(&Sha256::digest(name.as_bytes()));
-        self.template_data().with("LaunchTemplateName", name).with("ClientToken", token)
+        self.template_data().with("LaunchTemplateName", self.template_name())
     }
 
     fn add_interface(&self, form: &mut Form, prefix: &str) {

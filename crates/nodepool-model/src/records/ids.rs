@@ -163,6 +163,21 @@ impl ExternalId {
         ExternalId::Text(text.into())
     }
 
+    /// Whether both name the same resource. Of an id of several parts, one side may have only some.
+    pub fn is_same(&self, other: &ExternalId) -> bool {
+        match (self, other) {
+            (ExternalId::Object(parts), ExternalId::Object(others)) => {
+                let mut shared = parts.iter().filter_map(|(name, part)| Some((part, others.get(name)?))).peekable();
+                parts == others || (shared.peek().is_some() && shared.all(|(part, other)| part == other))
+            }
+            (ExternalId::Text(text), ExternalId::Object(parts))
+            | (ExternalId::Object(parts), ExternalId::Text(text)) => {
+                parts.values().any(|part| part.as_str() == Some(text))
+            }
+            (ExternalId::Text(text), ExternalId::Text(other)) => text == other,
+        }
+    }
+
     /// Reads the value of a record; `None` if no resource was created.
     pub fn of(recorded: &serde_json::Value) -> Option<Self> {
         Self::deserialize(recorded).ok()
@@ -184,6 +199,17 @@ impl fmt::Display for ExternalId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_with_a_part_in_common_name_the_same() {
+        let id = |text: &str| serde_json::from_str::<ExternalId>(text).unwrap();
+        let whole = id(r#"{"host": "h", "instance": "i"}"#);
+        assert!(
+            whole.is_same(&id(r#"{"instance": "i"}"#)) && whole.is_same(&id(r#""i""#)) && id(r#""i""#).is_same(&whole)
+        );
+        assert!(!whole.is_same(&id(r#"{"host": "h", "instance": "j"}"#)) && !whole.is_same(&id(r#""j""#)));
+        assert!(!id(r#"{"host": "h"}"#).is_same(&id(r#"{"instance": "i"}"#)));
+    }
 
     #[test]
     fn a_request_id_splits_at_its_dash() {

@@ -386,7 +386,7 @@ fn leak_reason(instance: &ExternalId, node: Option<&Node>) -> Option<LeakReason>
         return None;
     }
     let own = ExternalId::of(&node.external_id);
-    own.is_some_and(|own| own != *instance).then_some(LeakReason::OtherInstance)
+    own.is_some_and(|own| !own.is_same(instance)).then_some(LeakReason::OtherInstance)
 }
 
 /// The number of a node id as ZooKeeper issues it: ten digits.

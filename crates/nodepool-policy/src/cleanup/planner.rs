@@ -199,6 +199,7 @@ impl CleanupPlanner {
         let mut due = self.due;
         for provider in inputs.config.providers.keys() {
             repairs.extend(rules::finished_nodes(provider, is_wanted, inputs).take(MAX_WRITES_IN_FLIGHT));
+            repairs.extend(rules::ending_nodes(provider, inputs));
             for (old, next) in [rules::old_ready_nodes(provider, inputs), rules::old_held_nodes(provider, inputs)] {
                 repairs.extend(old);
                 due = [due, next.map(|next| inputs.monotonic_time_of(next))].into_iter().flatten().min();

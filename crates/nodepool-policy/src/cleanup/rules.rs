@@ -158,6 +158,14 @@ pub fn old_ready_nodes(provider: &ProviderName, inputs: &Inputs<'_>) -> (Vec<Rep
     (ages.expired, ages.next)
 }
 
+/// Idle nodes whose instance is ending, such as a spot instance that was reclaimed.
+pub fn ending_nodes(provider: &ProviderName, inputs: &Inputs<'_>) -> Vec<Repair> {
+    let Some(facts) = inputs.facts.get(provider) else { return Vec::new() };
+    let nodes = facts.ending.keys().filter_map(|id| Some((id, unlocked(id, inputs.snapshot)?)));
+    let is_idle = |id: &NodeId, node: &Node| node.is_idle() && facts.is_ending(id, node);
+    nodes.filter(|(id, node)| is_idle(id, &node.record)).filter_map(|(id, node)| removal(id, node, inputs)).collect()
+}
+
 /// Nodes held longer than their own limit or the general one, whichever is smaller.
 pub fn old_held_nodes(provider: &ProviderName, inputs: &Inputs<'_>) -> (Vec<Repair>, Option<Timestamp>) {
     let mut ages = Ages::new(inputs);

@@ -90,8 +90,13 @@ struct IdleNodeSelector<'a> {
 impl IdleNodeSelector<'_> {
     fn select(&mut self, label: &LabelName) -> Option<NodeId> {
         let snapshot = self.inputs.snapshot;
+        let facts = &self.ctx.hosts.facts;
+        let is_ending = |id: &NodeId| snapshot.node(id).is_some_and(|node| facts.is_ending(id, &node.record));
         let is_free = |id: &&NodeId| {
-            !self.selected.contains(*id) && !self.reservations.is_assigned(id) && !snapshot.is_node_locked(id)
+            !self.selected.contains(*id)
+                && !self.reservations.is_assigned(id)
+                && !snapshot.is_node_locked(id)
+                && !is_ending(id)
         };
         let zone_of = |id: &NodeId| snapshot.node(id).and_then(|node| node.record.az.as_deref());
         let fits = |id: &&NodeId| self.zone.is_none() || zone_of(id) == self.zone;

@@ -2,6 +2,7 @@
 //! prints a message for each.
 
 pub mod child_process;
+pub mod differences;
 pub mod ensemble;
 pub mod moto;
 pub mod nodepool11;

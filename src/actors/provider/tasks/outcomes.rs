@@ -21,14 +21,26 @@ impl<D: Driver> Tasks<D> {
         let now = clock::now();
         match result {
             Ok(Outcome::Refreshed(facts, inventory)) => {
-                let zones = inventory.zones(&self.provider);
+                let (zones, ending) = (inventory.zones(&self.provider), inventory.ending(&self.provider));
                 // A refresh does not cover leaked instances and the health.
                 let (leaked, health) = (self.facts.borrow().leaked.clone(), self.facts.borrow().health.clone());
-                let facts = ProviderFacts { refreshed_at: now, zones, leaked, health, ..Arc::unwrap_or_clone(facts) };
+                let facts =
+                    ProviderFacts { refreshed_at: now, zones, ending, leaked, health, ..Arc::unwrap_or_clone(facts) };
                 let facts = Arc::new(facts);
                 self.facts.send_replace(facts.clone());
                 self.record_failed_queries(&facts.failed_queries);
                 Ok(Outcome::Refreshed(facts, inventory))
+            }
+            Ok(Outcome::Listed(inventory)) => {
+                let ending = inventory.ending(&self.provider);
+                self.facts.send_if_modified(|facts| {
+                    let changes = facts.ending != ending;
+                    if changes {
+                        Arc::make_mut(facts).ending = ending;
+                    }
+                    changes
+                });
+                Ok(Outcome::Listed(inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
                 let check = check.with_check_time(now);
@@ -66,7 +78,6 @@ impl<D: Driver> Tasks<D> {
                 outcome @ (Outcome::Launched(_)
                 | Outcome::Deleted
                 | Outcome::Alive(_)
-                | Outcome::Listed(_)
                 | Outcome::ServerIds(_)
                 | Outcome::Console(_)
                 | Outcome::Uploaded(_)

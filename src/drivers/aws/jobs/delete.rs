@@ -109,10 +109,12 @@ impl DeleteInstance {
 
     fn await_end(&mut self, listings: u32, inventory: &Inventory) -> Next<Call> {
         let id = self.id.instance.clone().unwrap_or_default();
-        if inventory.find(&instance_key(&id)).is_none() {
+        let ended = self.context.ended(&id);
+        let is_terminated = ended.as_ref().is_some_and(|ended| ended.state == "terminated");
+        if is_terminated || inventory.find(&instance_key(&id)).is_none() {
             return self.instance_gone();
         }
-        match self.context.ended(&id) {
+        match ended {
             None if listings >= LISTINGS_PER_TERMINATION => self.terminate(Seconds::ZERO),
             _ => self.observe(listings + 1),
         }

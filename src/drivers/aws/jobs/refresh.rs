@@ -249,8 +249,11 @@ impl RefreshProvider {
                     warn!(provider = %context.provider, error = text, "quotas cannot be read: no limit is known");
                 }
                 catalog.limits.clear();
-            } else if has_quotas {
-                catalog.limits = std::mem::take(&mut self.limits);
+            } else {
+                // Those of a service that did not respond are kept.
+                catalog.limits.extend(std::mem::take(&mut self.limits));
+            }
+            if has_quotas {
                 for code in
                     needed.iter().filter(|code| !catalog.limits.contains_key(*code)).cloned().collect::<Vec<_>>()
                 {
