@@ -36,16 +36,16 @@ impl ExtraDrivers for InProcessAws {
     }
 }
 
-struct AwsHarness {
-    moto: Moto,
-    ec2: Ec2,
+pub struct AwsHarness {
+    pub moto: Moto,
+    pub ec2: Ec2,
     site: Site,
-    provider: ProviderHarness,
+    pub provider: ProviderHarness,
 }
 
 impl AwsHarness {
     /// A provider with one label `small`, and these keys of provider, pool and label.
-    async fn start(provider: &str, pool: &str, label: &str) -> Self {
+    pub async fn start(provider: &str, pool: &str, label: &str) -> Self {
         let moto = Moto::start().await;
         let site = moto.site().await;
         let harness = Self::provider(&moto, &site, provider, pool, label);
@@ -78,11 +78,11 @@ impl AwsHarness {
         (alive, volumes.find("volumeSet").children("item").len())
     }
 
-    async fn rule(&self, rule: Value) {
+    pub async fn rule(&self, rule: Value) {
         self.moto.add_rule(rule).await;
     }
 
-    async fn count(&self, action: &str) -> usize {
+    pub async fn count(&self, action: &str) -> usize {
         self.moto.calls(Some(action)).await.len()
     }
 }

@@ -4,4 +4,5 @@
 mod contract;
 mod driver;
 mod ec2;
+mod uploads;
 mod nodepool11;
