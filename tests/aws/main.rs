@@ -3,4 +3,5 @@
 
 mod contract;
 mod ec2;
+mod faults;
 mod nodepool11;

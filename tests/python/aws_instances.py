@@ -3,14 +3,18 @@
 import copy
 import itertools
 
+from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 from moto.ec2 import utils
-from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError, InvalidSecurityGroupNotFoundError
+from moto.ec2.exceptions import (
+    EC2ClientError, InvalidInstanceIdError, InvalidInstanceTypeError, InvalidSecurityGroupNotFoundError,
+)
 from moto.ec2.models import EC2Backend, elastic_network_interfaces
 from moto.ec2.models.instances import InstanceState, StateReason
-from moto.ec2.responses import EC2Response
+from moto.ec2.responses import EC2Response, instances
 from moto.ec2.utils import parse_user_data
 from moto.moto_api._internal import mock_random
+from werkzeug.exceptions import HTTPException
 
 from aws_knobs import KNOBS
 from aws_tokens import idempotent
@@ -27,6 +31,13 @@ public_addresses = itertools.count(1)
 def mismatch(token):
     text = f"Arguments on this idempotent request are inconsistent with arguments used in previous request(s): {token}"
     return EC2ClientError("IdempotentParameterMismatch", text)
+
+
+def check_reservation(reservation):
+    """Refuses the token of a terminated instance."""
+    if any(instance.state == "terminated" for instance in reservation.instances):
+        text = "The client token was used by a request whose instance has been terminated"
+        raise EC2ClientError("IdempotentInstanceTerminated", text)
 
 
 def public_address():
@@ -88,9 +99,13 @@ def run_instances(self, image_id, count, user_data, security_group_names, **argu
     nics = arguments.get("nics") or [{}]
     groups = security_groups(self, nics[0].get("Groups") or arguments.get("security_group_ids") or [])
     arguments["ipv6_address_count"] = nics[0].get("Ipv6AddressCount") or arguments.get("ipv6_address_count")
-    reservation = moto_run_instances(
-        self, image_id, count, user_data, security_group_names, block_device_mappings=[], **arguments
-    )
+    try:
+        reservation = moto_run_instances(
+            self, image_id, count, user_data, security_group_names, block_device_mappings=[], **arguments
+        )
+    except InvalidInstanceTypeError:
+        text = f"Invalid value '{arguments['instance_type']}' for InstanceType."
+        raise EC2ClientError("InvalidParameterValue", text) from None
     for instance in reservation.instances:
         try:
             attach(self, instance, devices, tags.get("volume", {}))
@@ -104,6 +119,23 @@ def run_instances(self, image_id, count, user_data, security_group_names, **argu
             instance.spot_instance_request_id = f"sir-{mock_random.get_random_hex(8)}"
         begin(instance)
     return reservation
+
+
+moto_instance_profile = instances.filter_iam_instance_profiles
+
+
+def instance_profile(account, *, iam_instance_profile_arn, iam_instance_profile_name, **arguments):
+    """An instance profile; an unknown one is an error of EC2, not of IAM."""
+    try:
+        return moto_instance_profile(
+            account, iam_instance_profile_arn=iam_instance_profile_arn,
+            iam_instance_profile_name=iam_instance_profile_name, **arguments,
+        )
+    except (ServiceException, HTTPException):
+        key = "name" if iam_instance_profile_name else "arn"
+        value = iam_instance_profile_name or iam_instance_profile_arn
+        text = f"Value ({value}) for parameter iamInstanceProfile.{key} is invalid. Invalid IAM Instance Profile {key}"
+        raise EC2ClientError("InvalidParameterValue", text) from None
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -233,11 +265,11 @@ def create_fleet(self):
                 errors.append({**entry, "ErrorCode": code, "ErrorMessage": f"{merged['InstanceType']} is unavailable"})
                 continue
             try:
-                instances = launch(self, fleet_id, version, merged, lifecycle, count)
+                found = launch(self, fleet_id, version, merged, lifecycle, count)
             except EC2ClientError as error:
                 errors.append({**entry, "ErrorCode": error.code, "ErrorMessage": error.message})
                 continue
-            ids = [instance.id for instance in instances]
+            ids = [instance.id for instance in found]
             launched.append({**entry, "InstanceIds": ids, "InstanceType": merged["InstanceType"]})
     return ActionResult({"FleetId": fleet_id, "Errors": errors, "Instances": launched})
 
@@ -344,6 +376,7 @@ def patch():
     """Replaces methods of moto. The images' methods must be replaced before."""
     utils.filter_dict_attribute_mapping["client-token"] = "client_token"
     elastic_network_interfaces.random_public_ip = public_address
+    instances.filter_iam_instance_profiles = instance_profile
     EC2Backend.run_instances = run_instances
     EC2Backend.allocate_hosts = allocate_hosts
     EC2Response._parse_block_device_mapping = lambda self: self._get_param("BlockDeviceMappings", [])
@@ -352,7 +385,7 @@ def patch():
     EC2Response.describe_hosts = describe_hosts
     EC2Response.release_hosts = release_hosts
     EC2Response.create_fleet = idempotent(create_fleet, mismatch)
-    EC2Response.run_instances = idempotent(EC2Response.run_instances, mismatch)
+    EC2Response.run_instances = idempotent(EC2Response.run_instances, mismatch, check_reservation)
     EC2Response.create_launch_template = idempotent(EC2Response.create_launch_template, mismatch)
     for name, key in PAGED.items():
         setattr(EC2Response, name, paged(getattr(EC2Response, name), key))
