@@ -1,7 +1,5 @@
 //! Faults and settings of the AWS for tests (tests/python/aws_peer.py), which tests of the driver rely on.
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
 use testkit::real::{
     self,
@@ -76,11 +74,9 @@ async fn calls_are_logged_with_their_times() {
     let (moto, peer) = started().await;
     moto.forget_calls().await;
     moto.add_rule(json!({"action": "DescribeHosts", "skip": 1, "delay_s": 0.4})).await;
-    let began = Instant::now();
     for _ in 0..2 {
         peer.ec2.ok("DescribeHosts", &[("MaxResults", "50")]).await;
     }
-    assert!(began.elapsed() >= Duration::from_millis(400));
     let calls = moto.calls(Some("DescribeHosts")).await;
     let [first, second] = &calls[..] else { panic!("{calls:?}") };
     assert!(second.at_s > first.at_s && second.took_s > Some(0.4), "{calls:?}");

@@ -4,4 +4,5 @@
 mod contract;
 mod ec2;
 mod faults;
+mod images;
 mod nodepool11;
