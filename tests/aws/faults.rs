@@ -1,5 +1,7 @@
 //! Faults and settings of the AWS for tests (tests/python/aws_peer.py), which tests of the driver rely on.
 
+use std::net::Ipv6Addr;
+
 use serde_json::json;
 use testkit::real::{
     self,
@@ -83,6 +85,21 @@ async fn calls_are_logged_with_their_times() {
     assert_eq!((first.service.as_str(), first.status, first.rule), ("ec2", Some(200), None));
     assert_eq!((&first.parameters, second.rule.is_some()), (&json!({"MaxResults": "50"}), true));
     assert_eq!(moto.calls(None).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_subnet_has_ipv6_addresses_on_demand() {
+    if real::skipped() {
+        return;
+    }
+    let moto = Moto::start().await;
+    let site = moto.site().await;
+    moto.add_ipv6(&site, &site.subnets[0]).await;
+    let peer = Peer::new(moto.base(), Resources::of(site));
+    let id = peer.run(&[("NetworkInterface.1.Ipv6AddressCount", "1")]).await;
+    let instance = peer.until_state(&id, "running").await;
+    let address = instance.child("networkInterfaceSet").find("ipv6Address").text();
+    assert!(address.parse::<Ipv6Addr>().unwrap().is_unique_local(), "{address}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ from moto.ec2 import utils
 from moto.ec2.exceptions import (
     EC2ClientError, InvalidInstanceIdError, InvalidInstanceTypeError, InvalidSecurityGroupNotFoundError,
 )
-from moto.ec2.models import EC2Backend, elastic_network_interfaces
+from moto.ec2.models import EC2Backend, elastic_network_interfaces, vpcs
 from moto.ec2.models.instances import InstanceState, StateReason
 from moto.ec2.responses import EC2Response, instances
 from moto.ec2.utils import parse_user_data
@@ -46,6 +46,12 @@ def public_address():
     return f"127.78.{number // 250 % 250}.{number % 250 + 1}"
 
 
+def ipv6_network():
+    """A network that is routed nowhere: IPv6 has one loopback address only."""
+    digits = mock_random.get_random_hex(10)
+    return f"fd77:{digits[:4]}:{digits[4:8]}:{digits[8:]}00::/56"
+
+
 # --- block devices ----------------------------------------------------------------------------------------------------
 
 
@@ -60,7 +66,8 @@ def mappings(backend, image_id, requested):
         elif ebs is not None:
             known = devices.setdefault(name, {})
             if "VolumeType" in ebs and ebs["VolumeType"] != known.get("VolumeType"):
-                known.pop("Iops", None), known.pop("Throughput", None)
+                known.pop("Iops", None)
+                known.pop("Throughput", None)
             known.update({key: value for key, value in ebs.items() if value is not None})
     root = image.root_device_name if image else "/dev/sda1"
     if not devices and not requested:
@@ -170,7 +177,7 @@ def set_state(instance, state, code=None, message=""):
 
 
 def poll(instance):
-    """Advances an instance by one poll; returns whether the poll shows it."""
+    """Advances an instance by one poll; returns whether the answer lists it."""
     life = getattr(instance, "life", None)
     if life is None:
         return True
@@ -376,6 +383,7 @@ def patch():
     """Replaces methods of moto. The images' methods must be replaced before."""
     utils.filter_dict_attribute_mapping["client-token"] = "client_token"
     elastic_network_interfaces.random_public_ip = public_address
+    vpcs.random_ipv6_cidr = ipv6_network
     instances.filter_iam_instance_profiles = instance_profile
     EC2Backend.run_instances = run_instances
     EC2Backend.allocate_hosts = allocate_hosts
