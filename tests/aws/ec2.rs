@@ -46,12 +46,16 @@ impl Ec2 {
         Ec2 { http: http.expect("a plain client can be built"), base: base.to_owned() }
     }
 
-    /// Calls an action, whatever its answer is.
-    pub async fn call(&self, action: &str, parameters: &[(&str, &str)]) -> Answer {
+    /// Calls an action; the error is a connection without a complete answer.
+    pub async fn try_call(&self, action: &str, parameters: &[(&str, &str)]) -> Result<Answer, reqwest::Error> {
         let form = [&[("Action", action), ("Version", VERSION)], parameters].concat();
         let request = self.http.post(format!("{}/", self.base)).header("Authorization", authorization("ec2"));
-        let response = request.form(&form).send().await;
-        Answer::read(response.unwrap_or_else(|error| panic!("{action}: {error:?}"))).await
+        Answer::read(request.form(&form).send().await?).await
+    }
+
+    /// Calls an action, whatever its answer is.
+    pub async fn call(&self, action: &str, parameters: &[(&str, &str)]) -> Answer {
+        self.try_call(action, parameters).await.unwrap_or_else(|error| panic!("{action}: {error:?}"))
     }
 
     /// The XML of an action that succeeds.
@@ -61,11 +65,11 @@ impl Ec2 {
 }
 
 impl Answer {
-    pub async fn read(response: reqwest::Response) -> Answer {
+    pub async fn read(response: reqwest::Response) -> Result<Answer, reqwest::Error> {
         let status = response.status().as_u16();
-        let text = response.text().await.expect("an answer is complete");
+        let text = response.text().await?;
         let xml = Element::parse(&text).unwrap_or_default();
-        Answer { status, text, xml }
+        Ok(Answer { status, text, xml })
     }
 
     /// The XML of a successful answer.

@@ -4,5 +4,7 @@
 mod contract;
 mod driver;
 mod ec2;
-mod uploads;
+mod faults;
+mod images;
 mod nodepool11;
+mod uploads;

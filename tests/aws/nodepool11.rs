@@ -27,8 +27,10 @@ use crate::ec2::{self, Ec2};
 /// Timeout for Python programs, which start slowly, more so on a busy machine. Nodepool 11 lists instances every ten
 /// seconds.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Private addresses of the first two instances in subnet 0 of `Moto::site`.
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 77, 1, 4), Ipv4Addr::new(127, 77, 1, 5)];
+/// Private addresses of the first instance in each subnet of `Moto::site`.
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 77, 1, 4), Ipv4Addr::new(127, 77, 2, 4)];
+
+const LABELS: [&str; 2] = ["spot", "fleet"];
 
 /// Programs with the driver aws.
 #[derive(Clone, Copy)]
@@ -84,20 +86,28 @@ impl Fleet {
         let fleet = json!({"instance-types": ["t3.small", "t3.medium"], "allocation-strategy": "prioritized"});
         let labels =
             [label("spot", spot), label("fleet", json!({"fleet": fleet, "dynamic-tags": {"r": "{request.id}"}}))];
-        let pool = json!({
-            "name": "main", "max-servers": 4, "subnet-id": self.site.subnets[0], "public-ipv4": false,
-            "security-group-id": self.site.security_group, "node-attributes": {"rack": "r1"}, "labels": labels,
-        });
+        // Each label has its own subnet, so that both nodes have known addresses.
+        let pools: Vec<Value> = labels
+            .into_iter()
+            .zip(&self.site.subnets)
+            .map(|(label, subnet)| {
+                json!({
+                    "name": format!("pool-{}", label["name"].as_str().unwrap_or_default()), "max-servers": 4,
+                    "subnet-id": subnet, "public-ipv4": false, "security-group-id": self.site.security_group,
+                    "node-attributes": {"rack": "r1"}, "labels": [label],
+                })
+            })
+            .collect();
         let provider = json!({
             "name": "west", "driver": "aws", "region-name": REGION, "rate": 20, "boot-timeout": 60, "launch-retries": 1,
-            "object-storage": {"bucket-name": BUCKET}, "cloud-images": [image], "pools": [pool],
+            "object-storage": {"bucket-name": BUCKET}, "cloud-images": [image], "pools": pools,
         });
-        let labels = json!([{"name": "spot"}, {"name": "fleet"}]);
+        let labels = json!(LABELS.map(|name| json!({"name": name})));
         let zookeeper = nodepool11::zookeeper_section(&self.server);
         format!("{zookeeper}labels: {labels}\nproviders: [{provider}]\n")
     }
 
-    /// Starts a launcher and waits until its pool is registered.
+    /// Starts a launcher and waits until its pools are registered.
     async fn launch(&self, program: Program) -> NodepoolProcess {
         let environment = self.moto.environment();
         let process = match program {
@@ -108,7 +118,7 @@ impl Fleet {
             }
         };
         let pools = "/nodepool/components/pool";
-        wait::until("a registered pool", TIMEOUT, async || self.consumer.count(pools).await == 1).await;
+        wait::until("registered pools", TIMEOUT, async || self.consumer.count(pools).await == LABELS.len()).await;
         process
     }
 
@@ -152,35 +162,42 @@ impl Fleet {
         (alive, volumes.find("volumeSet").children("item").len())
     }
 
-    /// Requests a node of a label, uses it, returns it, and waits until it is deleted. Returns its record when it was
-    /// ready, and its instance.
-    async fn use_node(&self, label: &str, process: &NodepoolProcess) -> Value {
-        let request = self.consumer.submit_labels(&[label]).await;
-        let nodes: Vec<NodeId> = self.consumer.fulfilled_nodes(&request).await;
-        let record = self.consumer.raw_node(&nodes[0]).await;
-        let instance = self.instance(&record).await;
-        assert_eq!(self.usage().await, (1, 1), "{}", process.log());
-        let locked = self.consumer.accept(&request).await;
-        self.consumer.use_and_release(locked).await;
-        wait::until("the node to be deleted", TIMEOUT, async || self.consumer.nodes().await.is_empty()).await;
+    /// Requests a node of each label. Returns their records when they are ready, and their instances, by label.
+    async fn use_nodes(&self, process: &NodepoolProcess) -> Value {
+        let mut requests = Vec::new();
+        for label in LABELS {
+            requests.push(self.consumer.submit_labels(&[label]).await);
+        }
+        let mut records = json!({});
+        for (label, request) in LABELS.iter().zip(&requests) {
+            let nodes: Vec<NodeId> = self.consumer.fulfilled_nodes(request).await;
+            let node = self.consumer.raw_node(&nodes[0]).await;
+            records[label] = json!({"aws": self.instance(&node).await, "node": node});
+        }
+        assert_eq!(self.usage().await, (2, 2), "{}", process.log());
+        for request in &requests {
+            let locked = self.consumer.accept(request).await;
+            self.consumer.use_and_release(locked).await;
+        }
+        wait::until("the nodes to be deleted", TIMEOUT, async || self.consumer.nodes().await.is_empty()).await;
         assert_eq!(self.usage().await, (0, 0), "{}", process.log());
-        json!({"node": record, "aws": instance})
+        records
     }
 }
 
-/// The records of a spot node and of a node of a fleet, when they are ready, and their instances.
+/// The records of a spot node and of a node of a fleet when they are ready, and their instances, by label.
 async fn records(program: Program) -> Value {
     let fleet = Fleet::start().await;
     let process = fleet.launch(program).await;
-    let spot = fleet.use_node("spot", &process).await;
-    let of_fleet = fleet.use_node("fleet", &process).await;
+    let records = fleet.use_nodes(&process).await;
     fleet.stop(program, process).await;
-    for node in [&spot, &of_fleet] {
+    for label in LABELS {
+        // Nodepool 11 stores some keys twice.
         let found: BTreeSet<String> =
-            serde_json::from_value(node["node"]["host_keys"].clone()).expect("keys are a list of texts");
-        assert_eq!(found, fleet.host.keys().into_iter().collect(), "{node}");
+            serde_json::from_value(records[label]["node"]["host_keys"].clone()).expect("keys are a list of texts");
+        assert_eq!(found, fleet.host.keys().into_iter().collect(), "{label}");
     }
-    json!({"spot": spot, "fleet": of_fleet})
+    records
 }
 
 /// The facts of a record that are the same in each run.
@@ -228,15 +245,16 @@ async fn nodepool_11_serves_nodes_of_moto() {
     assert_eq!(facts(&records["spot"]), expected);
     // The first type of the list, on demand, and what it takes.
     for (key, value) in [
-        ("private_ipv4", json!("127.77.1.5")),
-        ("interface_ip", json!("127.77.1.5")),
+        ("az", json!("us-west-2b")),
+        ("private_ipv4", json!("127.77.2.4")),
+        ("interface_ip", json!("127.77.2.4")),
         ("node_properties", json!({"fleet": true, "spot": false})),
         ("resources", json!({"cores": 1, "instances": 1, "ram": 2048, "L-1216C47A": 2, "L-7A658B76": 20})),
     ] {
         expected[key] = value;
     }
     assert_eq!(facts(&records["fleet"]), expected);
-    for label in ["spot", "fleet"] {
+    for label in LABELS {
         let aws = &records[label]["aws"];
         let volume = json!({"size": "20", "volumeType": "gp3", "iops": "4000", "throughput": "200"});
         assert_eq!(aws["volume"], volume, "{label}");

@@ -72,7 +72,8 @@ class Call:
                 self.parameters.update(json.loads(body(environ) or "{}"))
             return "StartSnapshot"
         if parts[:2] == ["snapshots", "completion"]:
-            self.parameters.update(SnapshotId=parts[-1], ChangedBlocksCount=environ.get("HTTP_X_AMZ_CHANGEDBLOCKSCOUNT"))
+            blocks = environ.get("HTTP_X_AMZ_CHANGEDBLOCKSCOUNT")
+            self.parameters.update(SnapshotId=parts[-1], ChangedBlocksCount=blocks)
             return "CompleteSnapshot"
         if len(parts) == 4 and parts[2] == "blocks" and self.method == "PUT":
             self.parameters.update(SnapshotId=parts[1], BlockIndex=parts[3])

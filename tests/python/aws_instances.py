@@ -3,14 +3,18 @@
 import copy
 import itertools
 
+from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 from moto.ec2 import utils
-from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError, InvalidSecurityGroupNotFoundError
-from moto.ec2.models import EC2Backend, elastic_network_interfaces
+from moto.ec2.exceptions import (
+    EC2ClientError, InvalidInstanceIdError, InvalidInstanceTypeError, InvalidSecurityGroupNotFoundError,
+)
+from moto.ec2.models import EC2Backend, elastic_network_interfaces, vpcs
 from moto.ec2.models.instances import InstanceState, StateReason
-from moto.ec2.responses import EC2Response
+from moto.ec2.responses import EC2Response, instances
 from moto.ec2.utils import parse_user_data
 from moto.moto_api._internal import mock_random
+from werkzeug.exceptions import HTTPException
 
 from aws_knobs import KNOBS
 from aws_tokens import idempotent
@@ -29,10 +33,23 @@ def mismatch(token):
     return EC2ClientError("IdempotentParameterMismatch", text)
 
 
+def check_reservation(reservation):
+    """Refuses the token of a terminated instance."""
+    if any(instance.state == "terminated" for instance in reservation.instances):
+        text = "The client token was used by a request whose instance has been terminated"
+        raise EC2ClientError("IdempotentInstanceTerminated", text)
+
+
 def public_address():
     """An address that is reachable only on this machine."""
     number = next(public_addresses)
     return f"127.78.{number // 250 % 250}.{number % 250 + 1}"
+
+
+def ipv6_network():
+    """A network that is routed nowhere: IPv6 has one loopback address only."""
+    digits = mock_random.get_random_hex(10)
+    return f"fd77:{digits[:4]}:{digits[4:8]}:{digits[8:]}00::/56"
 
 
 # --- block devices ----------------------------------------------------------------------------------------------------
@@ -49,7 +66,8 @@ def mappings(backend, image_id, requested):
         elif ebs is not None:
             known = devices.setdefault(name, {})
             if "VolumeType" in ebs and ebs["VolumeType"] != known.get("VolumeType"):
-                known.pop("Iops", None), known.pop("Throughput", None)
+                known.pop("Iops", None)
+                known.pop("Throughput", None)
             known.update({key: value for key, value in ebs.items() if value is not None})
     root = image.root_device_name if image else "/dev/sda1"
     if not devices and not requested:
@@ -88,9 +106,13 @@ def run_instances(self, image_id, count, user_data, security_group_names, **argu
     nics = arguments.get("nics") or [{}]
     groups = security_groups(self, nics[0].get("Groups") or arguments.get("security_group_ids") or [])
     arguments["ipv6_address_count"] = nics[0].get("Ipv6AddressCount") or arguments.get("ipv6_address_count")
-    reservation = moto_run_instances(
-        self, image_id, count, user_data, security_group_names, block_device_mappings=[], **arguments
-    )
+    try:
+        reservation = moto_run_instances(
+            self, image_id, count, user_data, security_group_names, block_device_mappings=[], **arguments
+        )
+    except InvalidInstanceTypeError:
+        text = f"Invalid value '{arguments['instance_type']}' for InstanceType."
+        raise EC2ClientError("InvalidParameterValue", text) from None
     for instance in reservation.instances:
         try:
             attach(self, instance, devices, tags.get("volume", {}))
@@ -104,6 +126,23 @@ def run_instances(self, image_id, count, user_data, security_group_names, **argu
             instance.spot_instance_request_id = f"sir-{mock_random.get_random_hex(8)}"
         begin(instance)
     return reservation
+
+
+moto_instance_profile = instances.filter_iam_instance_profiles
+
+
+def instance_profile(account, *, iam_instance_profile_arn, iam_instance_profile_name, **arguments):
+    """An instance profile; an unknown one is an error of EC2, not of IAM."""
+    try:
+        return moto_instance_profile(
+            account, iam_instance_profile_arn=iam_instance_profile_arn,
+            iam_instance_profile_name=iam_instance_profile_name, **arguments,
+        )
+    except (ServiceException, HTTPException):
+        key = "name" if iam_instance_profile_name else "arn"
+        value = iam_instance_profile_name or iam_instance_profile_arn
+        text = f"Value ({value}) for parameter iamInstanceProfile.{key} is invalid. Invalid IAM Instance Profile {key}"
+        raise EC2ClientError("InvalidParameterValue", text) from None
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -138,7 +177,7 @@ def set_state(instance, state, code=None, message=""):
 
 
 def poll(instance):
-    """Advances an instance by one poll; returns whether the poll shows it."""
+    """Advances an instance by one poll; returns whether the answer lists it."""
     life = getattr(instance, "life", None)
     if life is None:
         return True
@@ -233,11 +272,11 @@ def create_fleet(self):
                 errors.append({**entry, "ErrorCode": code, "ErrorMessage": f"{merged['InstanceType']} is unavailable"})
                 continue
             try:
-                instances = launch(self, fleet_id, version, merged, lifecycle, count)
+                found = launch(self, fleet_id, version, merged, lifecycle, count)
             except EC2ClientError as error:
                 errors.append({**entry, "ErrorCode": error.code, "ErrorMessage": error.message})
                 continue
-            ids = [instance.id for instance in instances]
+            ids = [instance.id for instance in found]
             launched.append({**entry, "InstanceIds": ids, "InstanceType": merged["InstanceType"]})
     return ActionResult({"FleetId": fleet_id, "Errors": errors, "Instances": launched})
 
@@ -344,6 +383,8 @@ def patch():
     """Replaces methods of moto. The images' methods must be replaced before."""
     utils.filter_dict_attribute_mapping["client-token"] = "client_token"
     elastic_network_interfaces.random_public_ip = public_address
+    vpcs.random_ipv6_cidr = ipv6_network
+    instances.filter_iam_instance_profiles = instance_profile
     EC2Backend.run_instances = run_instances
     EC2Backend.allocate_hosts = allocate_hosts
     EC2Response._parse_block_device_mapping = lambda self: self._get_param("BlockDeviceMappings", [])
@@ -352,7 +393,7 @@ def patch():
     EC2Response.describe_hosts = describe_hosts
     EC2Response.release_hosts = release_hosts
     EC2Response.create_fleet = idempotent(create_fleet, mismatch)
-    EC2Response.run_instances = idempotent(EC2Response.run_instances, mismatch)
+    EC2Response.run_instances = idempotent(EC2Response.run_instances, mismatch, check_reservation)
     EC2Response.create_launch_template = idempotent(EC2Response.create_launch_template, mismatch)
     for name, key in PAGED.items():
         setattr(EC2Response, name, paged(getattr(EC2Response, name), key))

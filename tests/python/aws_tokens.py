@@ -5,10 +5,11 @@ import json
 ANSWERS = {}
 
 
-def idempotent(method, refusal):
+def idempotent(method, refusal, check=None):
     """A method of a response class that honours `ClientToken`.
 
-    `refusal` makes the exception for a token that was used with other parameters.
+    `refusal` makes the exception for a token that was used with other parameters. `check` may refuse to repeat an
+    answer.
     """
 
     def call(self):
@@ -20,9 +21,12 @@ def idempotent(method, refusal):
         text = json.dumps(parameters, sort_keys=True, default=str)
         if key not in ANSWERS:
             ANSWERS[key] = (text, method(self))
+            return ANSWERS[key][1]
         used_with, answer = ANSWERS[key]
         if used_with != text:
             raise refusal(token)
+        if check:
+            check(answer.result)
         return answer
 
     call.__name__ = method.__name__

@@ -8,12 +8,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use testkit::real::{
-    self,
-    moto::{BUCKET, KEY_NAME, Moto},
-};
+use testkit::real::{self, moto::Moto};
 
-use peer::{Peer, Resources};
+pub use peer::{Peer, Resources};
 
 /// Runs all cases one after another on an endpoint, and reports those that failed.
 async fn check_contract(base: &str, resources: Resources) {
@@ -35,13 +32,6 @@ async fn moto_fulfils_the_contract() {
         return;
     }
     let moto = Moto::start().await;
-    let site = moto.site().await;
-    let resources = Resources {
-        subnets: site.subnets,
-        security_group: site.security_group,
-        image: site.image,
-        key_name: KEY_NAME.to_owned(),
-        bucket: BUCKET.to_owned(),
-    };
+    let resources = Resources::of(moto.site().await);
     check_contract(moto.base(), resources).await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::Value;
+use testkit::real::moto::{BUCKET, KEY_NAME, Site};
 use testkit::wait;
 
 use crate::ec2::{Answer, Ec2, Element, TIMEOUT, authorization};
@@ -21,6 +22,19 @@ pub struct Resources {
     pub image: String,
     pub key_name: String,
     pub bucket: String,
+}
+
+impl Resources {
+    /// The resources of a moto.
+    pub fn of(site: Site) -> Resources {
+        Resources {
+            subnets: site.subnets,
+            security_group: site.security_group,
+            image: site.image,
+            key_name: KEY_NAME.to_owned(),
+            bucket: BUCKET.to_owned(),
+        }
+    }
 }
 
 pub struct Peer {
@@ -155,7 +169,7 @@ impl Peer {
     pub async fn s3(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &[u8]) -> S3Answer {
         let response = self.send("s3", method, path, headers, body.to_vec()).await;
         let tag = response.headers().get("ETag").and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-        S3Answer { tag, answer: Answer::read(response).await }
+        S3Answer { tag, answer: Answer::read(response).await.expect("an answer is complete") }
     }
 
     /// A call of EBS direct; its answer is JSON, and some facts are in headers.
@@ -240,10 +254,10 @@ impl JsonAnswer {
         self.body
     }
 
-    /// Asserts that the answer is this error, with any status of a refusal.
+    /// Asserts that the answer is this error, with any status of an error.
     #[track_caller]
     pub fn expect_error(self, code: &str) {
-        assert!((400..500).contains(&self.status), "{self:?}");
+        assert!((400..600).contains(&self.status), "{self:?}");
         // Some services qualify the name of an error.
         let error = self.error.as_deref().unwrap_or_default();
         let error = error.rsplit('#').next().unwrap_or_default().split(':').next();

@@ -129,6 +129,15 @@ impl Moto {
         self.created("CreateSubnet", &parameters, "subnetId").await
     }
 
+    /// Gives a subnet of `Moto::site` IPv6 addresses, which are not reachable.
+    pub async fn add_ipv6(&self, site: &Site, subnet: &str) {
+        let parameters = [("VpcId", site.vpc.as_str()), ("AmazonProvidedIpv6CidrBlock", "true")];
+        self.ec2("AssociateVpcCidrBlock", &parameters).await;
+        let network = self.created("DescribeVpcs", &[("VpcId.1", &site.vpc)], "ipv6CidrBlock").await;
+        let part = network.replace("/56", "/64");
+        self.ec2("AssociateSubnetCidrBlock", &[("SubnetId", subnet), ("Ipv6CidrBlock", &part)]).await;
+    }
+
     /// Registers an image with a root device of 8 GB.
     pub async fn image(&self, name: &str) -> String {
         let zone = format!("{REGION}a");

@@ -97,6 +97,7 @@ pub async fn image(peer: Arc<Peer>) {
     remove(&peer, &key).await;
 }
 
+/// The driver reads failures of imports from such a task.
 pub async fn missing_object(peer: Arc<Peer>) {
     let task = import_snapshot(&peer, "no-such-object.raw").await;
     let task = ended(&peer, task.child("importTaskId").text()).await;

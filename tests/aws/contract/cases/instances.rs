@@ -98,6 +98,8 @@ pub async fn unknown_resources(peer: Arc<Peer>) {
         ("KeyName", "no-such-key", "InvalidKeyPair.NotFound"),
         ("NetworkInterface.1.SubnetId", "subnet-0123456789abcdef0", "InvalidSubnetID.NotFound"),
         ("NetworkInterface.1.SecurityGroupId.1", "sg-0123456789abcdef0", "InvalidGroup.NotFound"),
+        ("InstanceType", "q9.huge", "InvalidParameterValue"),
+        ("IamInstanceProfile.Name", "no-such-profile", "InvalidParameterValue"),
     ];
     for (key, value, code) in cases {
         let parameters = peer.instance(&[(key, value)]);
@@ -165,7 +167,8 @@ pub async fn client_token(peer: Arc<Peer>) {
     assert_eq!(peer.usage().await.0, 1);
     peer.terminate(&id).await;
     // The token stays with its instance.
-    assert_eq!(peer.run(&[("ClientToken", &token)]).await, id);
+    let parameters = peer.instance(&[("ClientToken", &token)]);
+    peer.ec2.call("RunInstances", &parameters).await.expect_error(400, "IdempotentInstanceTerminated");
     assert_eq!(peer.usage().await.0, 0);
 }
 
