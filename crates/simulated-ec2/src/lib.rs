@@ -8,6 +8,8 @@ mod options;
 mod region;
 mod server;
 mod services;
+#[cfg(test)]
+mod tests;
 
 use simulated_service::port::ReservedPort;
 use simulated_service::server::Ports;

@@ -13,7 +13,8 @@ use crate::server::response::{ApiError, ApiResult};
 
 impl Ec2<'_> {
     pub fn describe_hosts(&mut self, form: &Form, xml: &mut Xml) -> ApiResult<()> {
-        let query = self.query(form, "HostId", ("InvalidHostID.NotFound", "host ID"));
+        let mut query = self.query(form, "HostId", ("InvalidHostID.NotFound", "host ID"));
+        query.sizes = 5..=500;
         let page = query.page(&self.region.hosts, |_| true)?;
         page.write(xml, "hostSet", |xml, host| self.write_host(xml, host));
         Ok(())

@@ -23,7 +23,8 @@ impl Ec2<'_> {
                 wanted => image.owner == wanted,
             })
         };
-        let query = self.query(form, "ImageId", ("InvalidAMIID.NotFound", "image id"));
+        let mut query = self.query(form, "ImageId", ("InvalidAMIID.NotFound", "image id"));
+        query.sizes = 1..=1000;
         let page = query.page(&self.region.images, |image| owners.is_empty() || is_owner(image))?;
         page.write(xml, "imagesSet", |xml, image| image.write(xml));
         Ok(())

@@ -63,7 +63,7 @@ impl Ec2<'_> {
         }
         let tags = tags::specified_for(form, "key-pair")?;
         let id = self.world.new_id("key");
-        self.created("objects", &id, &name, &tags);
+        self.created("key_pairs", &id, &name, &tags);
         let digest = md5::compute(format!("{id}{public_key}")).0;
         let fingerprint = digest.map(|byte| format!("{byte:02x}")).join(":");
         let created = self.world.timestamp();
@@ -77,7 +77,7 @@ impl Ec2<'_> {
         let found = self.region.key_pairs.values().find(|pair| id == Some(&pair.id) || name == Some(&pair.name));
         if let Some(id) = found.map(|pair| pair.id.clone()) {
             self.region.key_pairs.remove(&id);
-            self.deleted("objects", &id);
+            self.deleted("key_pairs", &id);
         }
         xml.value("return", true);
         Ok(())

@@ -34,6 +34,7 @@ impl Ec2<'_> {
             id: self.world.new_id("lt"),
             name: name.to_owned(),
             data: form.below("LaunchTemplateData."),
+            creator: format!("arn:aws:iam::{}:user/simulated", self.world.options.account),
             created: self.world.timestamp(),
             tags,
         };
@@ -48,8 +49,10 @@ impl Ec2<'_> {
         let names = form.list("LaunchTemplateName");
         if names.is_empty() {
             let not_found = ("InvalidLaunchTemplateId.NotFound", "launch template ID");
-            let page = self.query(form, "LaunchTemplateId", not_found).page(&self.region.templates, |_| true)?;
-            page.write(xml, "launchTemplates", |xml, template| write_fields(xml, template));
+            let mut query = self.query(form, "LaunchTemplateId", not_found);
+            query.sizes = 1..=200;
+            let page = query.page(&self.region.templates, |_| true)?;
+            page.write(xml, "launchTemplates", write_fields);
             return Ok(());
         }
         let filters = Filters::new(form, "Filter");
@@ -60,7 +63,7 @@ impl Ec2<'_> {
                 found.push(template);
             }
         }
-        xml.items("launchTemplates", found, |xml, template| write_fields(xml, template));
+        xml.items("launchTemplates", found, write_fields);
         Ok(())
     }
 
@@ -121,7 +124,7 @@ fn write(xml: &mut Xml, name: &str, template: &LaunchTemplate) {
 
 fn write_fields(xml: &mut Xml, template: &LaunchTemplate) {
     xml.text("launchTemplateId", &template.id).text("launchTemplateName", &template.name);
-    xml.text("createTime", &template.created).text("createdBy", "arn:aws:iam::123456789012:user/simulated");
+    xml.text("createTime", &template.created).text("createdBy", &template.creator);
     xml.value("defaultVersionNumber", 1).value("latestVersionNumber", 1);
     tags::write(xml, &template.tags);
 }

@@ -46,7 +46,7 @@ pub struct NewVolume {
     pub delete_on_termination: bool,
 }
 
-/// Resource types whose tags RunInstances takes.
+/// Resource types whose tags RunInstances takes; the last one only for spot instances.
 const TAGGED: [&str; 4] = ["instance", "volume", "network-interface", "spot-instances-request"];
 
 impl Ec2<'_> {
@@ -119,7 +119,7 @@ impl Ec2<'_> {
         let host = self.host_of_launch(form, instance_type, is_spot)?;
         let (zone, subnet) = self.place(form, interfaces.first(), host.as_deref(), instance_type, is_spot)?;
         let volumes = self.volumes_of_launch(form, &image)?;
-        let mut specified = tags::specified(form, &TAGGED)?;
+        let mut specified = tags::specified(form, if is_spot { &TAGGED } else { &TAGGED[..3] })?;
         let mut tags_of = |resource: &str| specified.remove(resource).unwrap_or_default();
         let (tags, volume_tags) = (tags_of("instance"), tags_of("volume"));
         // Subnets of the default VPC assign public addresses.
@@ -266,7 +266,8 @@ impl Ec2<'_> {
         for item in form.items("BlockDeviceMapping") {
             let device = item.get("DeviceName").unwrap_or_default();
             let position = mappings.iter().position(|mapping| mapping.device == device);
-            if item.get("NoDevice").is_some() {
+            // Instance stores are no volumes.
+            if item.get("NoDevice").is_some() || item.get("VirtualName").is_some() {
                 position.map(|position| mappings.remove(position));
                 continue;
             }

@@ -1,5 +1,6 @@
 //! From an action of EC2 to its execution.
 
+use crate::api::pages::Query;
 use crate::api::xml::Xml;
 use crate::region::region::Ec2;
 use crate::server::call::Call;
@@ -83,13 +84,8 @@ impl Ec2<'_> {
     }
 
     /// The list that a Describe call requests.
-    pub fn query<'f>(
-        &self,
-        form: &'f Form,
-        ids: &'f str,
-        not_found: (&'f str, &'f str),
-    ) -> crate::api::pages::Query<'f> {
+    pub fn query<'f>(&self, form: &'f Form, ids: &'f str, not_found: (&'f str, &'f str)) -> Query<'f> {
         let page_limit = self.world.knobs.page_limit;
-        crate::api::pages::Query { form, ids, filters: "Filter", not_found, page_limit }
+        Query { form, ids, filters: "Filter", not_found, sizes: 5..=1000, page_limit }
     }
 }

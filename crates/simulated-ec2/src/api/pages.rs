@@ -1,5 +1,7 @@
 //! Lists of the Describe calls: objects by id or by filters, in pages.
 
+use std::ops::RangeInclusive;
+
 use crate::api::filters::{Filters, Resource};
 use crate::api::xml::Xml;
 use crate::region::table::Table;
@@ -15,6 +17,8 @@ pub struct Query<'a> {
     pub filters: &'a str,
     /// The code of the error for an unknown id, and the noun of its message.
     pub not_found: (&'a str, &'a str),
+    /// The values of `MaxResults` that the call accepts.
+    pub sizes: RangeInclusive<usize>,
     /// The knob `page_limit`.
     pub page_limit: usize,
 }
@@ -90,15 +94,16 @@ impl Query<'_> {
     fn limit(&self) -> ApiResult<usize> {
         let wanted: Option<usize> = self.form.number("MaxResults")?;
         if let Some(wanted) = wanted
-            && !(1..=5000).contains(&wanted)
+            && !self.sizes.contains(&wanted)
         {
-            let text =
-                format!("Value ( {wanted} ) for parameter maxResults is invalid. Expecting a value of 5 to 1000.");
+            let (least, most) = (self.sizes.start(), self.sizes.end());
+            let text = format!(
+                "Value ( {wanted} ) for parameter maxResults is invalid. Expecting a value of {least} to {most}."
+            );
             return Err(ApiError::invalid(text));
         }
         let maximum = if self.page_limit == 0 { usize::MAX } else { self.page_limit };
-        // AWS has pages of at most 1,000 objects for most lists.
-        Ok(wanted.map_or(maximum, |wanted| wanted.min(1000).min(maximum)))
+        Ok(wanted.map_or(maximum, |wanted| wanted.min(maximum)))
     }
 }
 

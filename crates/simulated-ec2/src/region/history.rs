@@ -7,6 +7,19 @@ use serde_json::{Value, json};
 
 use crate::region::tags::Tags;
 
+/// Kinds of objects whose lifetimes are recorded.
+const KINDS: [&str; 9] = [
+    "instances",
+    "volumes",
+    "hosts",
+    "images",
+    "snapshots",
+    "launch_templates",
+    "import_tasks",
+    "key_pairs",
+    "objects",
+];
+
 #[derive(Default)]
 pub struct History {
     calls: VecDeque<CallRecord>,
@@ -113,9 +126,7 @@ impl History {
             "now_ms": at(now), "calls": self.calls.iter().map(call).collect::<Vec<_>>(),
             "calls_dropped": self.calls_dropped,
         });
-        for kind in
-            ["instances", "volumes", "hosts", "images", "snapshots", "launch_templates", "import_tasks", "objects"]
-        {
+        for kind in KINDS {
             let lifetimes = self.lifetimes.get(kind).into_iter().flatten();
             all[kind] = lifetimes.map(lifetime).collect();
         }

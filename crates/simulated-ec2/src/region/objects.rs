@@ -277,7 +277,9 @@ impl Resource for Host {
 pub struct LaunchTemplate {
     pub id: String,
     pub name: String,
+    /// The parameters of launches.
     pub data: Form,
+    pub creator: String,
     pub created: String,
     pub tags: Tags,
 }

@@ -32,9 +32,10 @@ impl Ec2<'_> {
         let input: Value = serde_json::from_slice(&call.body).map_err(|error| invalid(&error.to_string()))?;
         let size = input["VolumeSize"].as_u64().and_then(|size| u32::try_from(size).ok());
         let size_gib = size.filter(|size| (1..=65536).contains(size)).ok_or_else(|| invalid("VolumeSize"))?;
+        let fingerprint = input.to_string();
         let token = input["ClientToken"].as_str().map(|token| format!("StartSnapshot {token}"));
         if let Some(known) = token.as_ref().and_then(|token| self.region.tokens.get(token)) {
-            if known.fingerprint != input.to_string() {
+            if known.fingerprint != fingerprint {
                 let text = "The client token was used with other parameters";
                 return Err(ApiError::new("ConflictException", text));
             }
@@ -46,7 +47,7 @@ impl Ec2<'_> {
         let tags: Tags = input["Tags"].as_array().into_iter().flatten().filter_map(tag).collect();
         let id = self.add_snapshot("vol-ffffffff", size_gib, input["Description"].as_str().unwrap_or_default(), tags);
         if let Some(token) = token {
-            let (fingerprint, result) = (input.to_string(), vec![id.clone()]);
+            let result = vec![id.clone()];
             self.region.tokens.insert(token, crate::region::region::Token { fingerprint, result });
         }
         let snapshot = self.snapshot(&id)?;
