@@ -113,6 +113,18 @@ impl Ec2<'_> {
         id
     }
 
+    /// An instance has left its host. A Mac host is then cleaned for `host_clean_s`.
+    pub fn leave_host(&mut self, host: &str, instance: &str, one: &instance_types::InstanceType) {
+        let clean_s = self.world.knobs.host_clean_s;
+        let Some(host) = self.region.hosts.get_mut(host) else { return };
+        host.instances.retain(|other| other != instance);
+        if one.is_mac() && clean_s > 0.0 {
+            "pending".clone_into(&mut host.state);
+            let step = Step::HostAvailable(host.id.clone());
+            self.after(clean_s, step);
+        }
+    }
+
     pub fn host_available(&mut self, id: &str) {
         if let Some(host) = self.region.hosts.get_mut(id).filter(|host| host.state == "pending") {
             host.state = "available".to_owned();
@@ -151,14 +163,20 @@ impl Ec2<'_> {
         let unknown = || ApiError::new("Client.InvalidHostID.NotFound", format!("The host ID '{id}' does not exist"));
         let host = self.region.hosts.get_mut(id).filter(|host| !host.state.starts_with("released"));
         let host = host.ok_or_else(unknown)?;
-        if !host.instances.is_empty() {
+        // A Mac host that is cleaned counts as occupied.
+        if !host.instances.is_empty() || host.state == "pending" {
             let text = format!("Dedicated host '{id}' cannot be released as it is occupied");
             return Err(ApiError::new("Client.InvalidHost.Occupied", text));
         }
         let one = instance_types::find(&host.instance_type).expect("hosts have known types");
-        if one.is_mac() && now < host.allocated + minimum {
-            let text =
-                format!("Dedicated host '{id}' cannot be released before its minimum allocation period has ended");
+        let earliest = host.allocated + minimum;
+        if one.is_mac() && now < earliest {
+            let (name, hours) = (one.name, minimum.as_secs() / 3600);
+            let text = format!(
+                "Unable to release Dedicated Host {id}. {name} hosts must be allocated to your AWS account for at least \
+                 {hours} hour(s). You can release this host any time after {}.",
+                self.world.timestamp_of(earliest)
+            );
             return Err(ApiError::new("Client.HostMinAllocationPeriodUnexpired", text));
         }
         let has_failed = host.state == "permanent-failure";

@@ -219,8 +219,8 @@ impl Ec2<'_> {
         let attachments = std::mem::take(&mut instance.attachments);
         let launch_tags = std::mem::take(&mut instance.launch_tags);
         self.world.stats.instance_ended(&launch_tags);
-        match host.and_then(|host| self.region.hosts.get_mut(&host)) {
-            Some(host) => host.instances.retain(|other| other != id),
+        match host {
+            Some(host) => self.leave_host(&host, id, instance_type),
             None => self.free_vcpus(instance_type, is_spot),
         }
         if let (Some(address), Some(subnet)) = (private, self.region.subnets.get_mut(&subnet)) {

@@ -6,7 +6,6 @@ use base64::engine::general_purpose::STANDARD;
 use crate::api::filters::Resource;
 use crate::api::pages::not_found;
 use crate::api::xml::Xml;
-use crate::faults::codes;
 use crate::region::instance_types::{self, InstanceType};
 use crate::region::objects::{Image, Mapping};
 use crate::region::region::{Ec2, Token};
@@ -207,7 +206,8 @@ impl Ec2<'_> {
             return combination("The instance type does not match the one of the Dedicated Host");
         }
         if host.instances.len() >= one.per_host() as usize {
-            let text = format!("There is not enough capacity on the Dedicated Host {id}");
+            let text =
+                format!("Dedicated host {id} has insufficient capacity to launch the instances in this request.");
             return Err(ApiError::new("InsufficientCapacityOnHost", text));
         }
         Ok(Some(id.to_owned()))
@@ -335,13 +335,13 @@ impl Ec2<'_> {
         let (name, knobs) = (launch.instance_type.name, &self.world.knobs);
         if launch.host.is_none() {
             let (zone, subnet) = (launch.zone.as_str(), launch.subnet.as_str());
-            if knobs.full_places.iter().any(|place| place.contains(name, zone, subnet, launch.is_spot)) {
-                let code = "InsufficientInstanceCapacity";
-                let text = format!(
-                    "We currently do not have sufficient {name} capacity in the Availability Zone you requested ({zone}). \
-                     Our system will be working on provisioning additional capacity."
-                );
-                return Err(ApiError { status: codes::status(code), code: code.to_owned(), message: text });
+            let is_full = |zone: &str, subnet: &str| {
+                knobs.full_places.iter().any(|place| place.contains(name, zone, subnet, launch.is_spot))
+            };
+            if is_full(zone, subnet) {
+                let subnets = self.region.subnets.values().filter(|subnet| !is_full(&subnet.zone, &subnet.id));
+                let others: Vec<&str> = subnets.map(|subnet| subnet.zone.as_str()).collect();
+                return Err(no_capacity(name, zone, &others));
             }
             self.check_vcpus(launch.instance_type, launch.is_spot, count)?;
         }
@@ -358,6 +358,20 @@ impl Ec2<'_> {
         }
         if knobs.late_volume_limit { Ok(()) } else { self.check_volumes(launch.volumes.iter(), count) }
     }
+}
+
+fn no_capacity(name: &str, zone: &str, others: &[&str]) -> ApiError {
+    let mut text = format!(
+        "We currently do not have sufficient {name} capacity in the Availability Zone you requested ({zone}). Our system \
+         will be working on provisioning additional capacity."
+    );
+    if !others.is_empty() {
+        text.push_str(&format!(
+            " You can currently get {name} capacity by not specifying an Availability Zone in your request or choosing {}.",
+            others.join(", ")
+        ));
+    }
+    ApiError::new("InsufficientInstanceCapacity", text)
 }
 
 fn counts(form: &Form) -> ApiResult<(u32, u32)> {

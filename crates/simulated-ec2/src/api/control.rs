@@ -20,7 +20,8 @@ impl Simulation {
             ("GET", ["sim", "state"]) => Response::json(200, &self.state_json()),
             ("GET", ["sim", "history"]) => {
                 let world = &self.world;
-                Response::json(200, &world.history.json(|moment| world.epoch_ms(moment), world.now))
+                let action = call.parameter("action");
+                Response::json(200, &world.history.json(action, |moment| world.epoch_ms(moment), world.now))
             }
             ("POST", ["sim", "reset"]) => {
                 self.reset();
@@ -120,8 +121,9 @@ impl Simulation {
     }
 
     fn state_json(&self) -> Value {
+        let limit = self.world.knobs.subnet_addresses;
         let regions: BTreeMap<&str, Value> =
-            self.regions.iter().map(|(name, region)| (name.as_str(), region_json(region))).collect();
+            self.regions.iter().map(|(name, region)| (name.as_str(), region_json(region, limit))).collect();
         let buckets: BTreeMap<&str, Value> = self
             .world
             .buckets
@@ -142,7 +144,7 @@ impl Simulation {
 }
 
 /// The objects of a region, without those that exist from the start.
-fn region_json(region: &Region) -> Value {
+fn region_json(region: &Region, address_limit: u32) -> Value {
     fn by_state<'a>(states: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u64> {
         let mut counts = BTreeMap::new();
         for state in states {
@@ -154,7 +156,7 @@ fn region_json(region: &Region) -> Value {
     let snapshots = region.snapshots.values().filter(|snapshot| snapshot.owner != PUBLIC_OWNER);
     let tasks = region.snapshot_imports.values().chain(region.image_imports.values());
     let free: BTreeMap<&str, u32> =
-        region.subnets.values().map(|subnet| (subnet.id.as_str(), subnet.addresses.free(0))).collect();
+        region.subnets.values().map(|subnet| (subnet.id.as_str(), subnet.addresses.free(address_limit))).collect();
     let templates: Vec<&str> = region.templates.values().map(|template| template.name.as_str()).collect();
     json!({
         "instances": by_state(region.instances.values().map(|one| one.state.name())),

@@ -1,4 +1,4 @@
-//! The simulation with its knobs: throttling and faults that apply before, instead of and after the execution of a call.
+//! The simulation with its knobs: credentials, throttling, and faults before, instead of and after the execution.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

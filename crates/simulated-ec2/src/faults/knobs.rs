@@ -29,6 +29,9 @@ pub struct Knobs {
     /// Seconds until an allocated host is available.
     #[arg(long, default_value_t = 0.0, value_name = "S")]
     pub host_s: f64,
+    /// Seconds for which a Mac host is cleaned after its instance; it is pending and cannot be released.
+    #[arg(long, default_value_t = 0.0, value_name = "S")]
+    pub host_clean_s: f64,
     /// Seconds after its allocation until a Mac host may be released.
     #[arg(long, default_value_t = 86400.0, value_name = "S")]
     pub host_minimum_s: f64,
@@ -134,6 +137,7 @@ impl Knobs {
             knobs.terminated_visible_s,
             knobs.visibility_delay_s,
             knobs.host_s,
+            knobs.host_clean_s,
             knobs.host_minimum_s,
             knobs.snapshot_s,
             knobs.import_s,

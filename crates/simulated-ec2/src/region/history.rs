@@ -107,8 +107,10 @@ impl History {
         }
     }
 
-    /// The JSON of `GET /sim/history`; `at` converts times to milliseconds since the Unix epoch.
-    pub fn json(&self, at: impl Fn(Duration) -> f64, now: Duration) -> Value {
+    /// The JSON of `GET /sim/history`, with the calls of one action or of all; `at` converts times to milliseconds since
+    /// the Unix epoch.
+    pub fn json(&self, action: Option<&str>, at: impl Fn(Duration) -> f64, now: Duration) -> Value {
+        let is_listed = |one: &&CallRecord| action.is_none_or(|action| one.action == action);
         let call = |one: &CallRecord| {
             json!({
                 "at_ms": at(one.at), "service": one.service, "action": one.action, "region": one.region,
@@ -123,7 +125,7 @@ impl History {
             })
         };
         let mut all = json!({
-            "now_ms": at(now), "calls": self.calls.iter().map(call).collect::<Vec<_>>(),
+            "now_ms": at(now), "calls": self.calls.iter().filter(is_listed).map(call).collect::<Vec<_>>(),
             "calls_dropped": self.calls_dropped,
         });
         for kind in KINDS {

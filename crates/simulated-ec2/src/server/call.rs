@@ -113,7 +113,8 @@ impl Call {
         match (self.method.as_str(), !bucket.is_empty(), !key.is_empty()) {
             ("GET", false, _) => "ListBuckets",
             ("GET", _, false) if has("location") => "GetBucketLocation",
-            ("GET", _, false) => "ListObjectsV2",
+            ("GET", _, false) if has("list-type") => "ListObjectsV2",
+            ("GET", _, false) => "ListObjects",
             ("PUT", true, false) => "CreateBucket",
             ("HEAD", true, false) => "HeadBucket",
             ("DELETE", true, false) => "DeleteBucket",

@@ -27,7 +27,7 @@ impl World {
                 Ok(Response::empty(200).with("x-amz-bucket-region", call.region.clone()))
             }
             "GetBucketLocation" => self.bucket_location(&bucket),
-            "ListObjectsV2" => self.list_objects(call, &bucket),
+            "ListObjects" | "ListObjectsV2" => self.list_objects(call, &bucket),
             "PutObject" => self.put_object(call, &bucket, key),
             "GetObject" | "HeadObject" => self.get_object(call, &bucket, &key),
             "DeleteObject" => {

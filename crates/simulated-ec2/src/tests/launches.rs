@@ -170,7 +170,12 @@ fn occupied_and_young_mac_hosts_are_not_released() {
     cloud.done("TerminateInstances", &format!("InstanceId.1={id}"));
     let text = cloud.done("ReleaseHosts", &release);
     assert_eq!(first(&text, "code"), "Client.HostMinAllocationPeriodUnexpired");
-    cloud.knobs(json!({"host_minimum_s": 0}));
+    assert!(text.contains("mac1.metal hosts must be allocated to your AWS account for at least 24 hour(s)"), "{text}");
+    cloud.knobs(json!({"host_minimum_s": 0, "host_clean_s": 1000}));
+    let id = first(&cloud.done("RunInstances", &on_host), "instanceId");
+    cloud.done("TerminateInstances", &format!("InstanceId.1={id}"));
+    assert_eq!(first(&cloud.done("ReleaseHosts", &release), "code"), "Client.InvalidHost.Occupied");
+    cloud.sim("POST", &format!("/sim/host?host={host}&state=available"));
     assert_eq!(all(&cloud.done("ReleaseHosts", &release), "code"), ["Client.InvalidHostID.NotFound"]);
 }
 
