@@ -58,7 +58,7 @@ impl Simulation {
             Ok((has_faults, knobs)) => {
                 self.world.knobs = knobs;
                 if has_faults {
-                    self.world.stats.faults_hit.clear();
+                    self.world.stats.faults_struck.clear();
                 }
                 Response::json(200, &json!(self.world.knobs))
             }

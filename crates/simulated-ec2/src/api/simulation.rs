@@ -113,7 +113,7 @@ impl Simulation {
 
     /// The faults that hit this call.
     fn matching_faults(&mut self, call: &Call) -> Vec<FaultKind> {
-        let (faults, hits) = (&self.world.knobs.faults, &mut self.world.stats.faults_hit);
+        let (faults, hits) = (&self.world.knobs.faults, &mut self.world.stats.faults_struck);
         hits.resize(faults.len());
         let mut matching = Vec::new();
         for (index, fault) in faults.iter().enumerate().filter(|(_, fault): &(usize, &Fault)| fault.matches(call)) {

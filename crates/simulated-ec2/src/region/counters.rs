@@ -17,7 +17,7 @@ pub struct RunStats {
     pub throttled: u64,
     pub unauthorized: u64,
     /// Number of hits of each fault, in the order of the knob.
-    pub faults_hit: FaultCounts,
+    pub faults_struck: FaultCounts,
     /// Calls with a known token that returned the result of an earlier call.
     pub tokens_repeated: u64,
     created: BTreeMap<&'static str, u64>,

@@ -17,7 +17,7 @@ fn faults_have_the_status_of_their_code() {
     let (status, text) = cloud.call("s3", "GET", "/bucket", &[], b"");
     assert_eq!((status, text.contains("<Code>AccessDenied</Code>")), (403, true), "{text}");
     assert_eq!(cloud.ec2("DescribeHosts", "").0, 502);
-    assert_eq!(cloud.sim("GET", "/sim/state")["counters"]["faults_hit"], json!([1, 1]));
+    assert_eq!(cloud.sim("GET", "/sim/state")["counters"]["faults_struck"], json!([1, 1]));
 }
 
 #[test]
