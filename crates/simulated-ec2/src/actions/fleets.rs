@@ -147,11 +147,17 @@ impl Ec2<'_> {
     }
 }
 
+/// Maximum number of instances of a fleet.
+const MAX_TARGET: u32 = 10_000;
+
 /// Number of spot and of on-demand instances.
 fn targets(form: &Form) -> ApiResult<(u32, u32)> {
     let number = |name: &str| form.number::<u32>(&format!("TargetCapacitySpecification.{name}"));
     let total = number("TotalTargetCapacity")?.ok_or_else(|| missing("TotalTargetCapacity"))?;
     let (spot, on_demand) = (number("SpotTargetCapacity")?, number("OnDemandTargetCapacity")?);
+    if [Some(total), spot, on_demand].into_iter().flatten().any(|target| target > MAX_TARGET) {
+        return Err(ApiError::invalid(format!("The target capacity is limited to {MAX_TARGET} instances.")));
+    }
     let default = form.get("TargetCapacitySpecification.DefaultTargetCapacityType").unwrap_or("on-demand");
     let rest = total.saturating_sub(spot.unwrap_or(0) + on_demand.unwrap_or(0));
     match default {

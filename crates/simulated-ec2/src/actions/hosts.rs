@@ -74,6 +74,9 @@ impl Ec2<'_> {
         let unknown = || ApiError::invalid(format!("Invalid value '{name}' for InstanceType."));
         let one = instance_types::find(name).ok_or_else(unknown)?;
         let quantity = form.number("Quantity")?.unwrap_or(1);
+        if !(1..=1000).contains(&quantity) {
+            return Err(ApiError::invalid(format!("Invalid value '{quantity}' for Quantity.")));
+        }
         let tags = tags::specified_for(form, "dedicated-host")?;
         if self.world.knobs.full_places.iter().any(|place| place.contains(name, &zone, "", false)) {
             let text = format!("Insufficient capacity for {name} hosts in {zone}.");

@@ -48,6 +48,11 @@ pub struct NewVolume {
 /// Resource types whose tags RunInstances takes; the last one only for spot instances.
 const TAGGED: [&str; 4] = ["instance", "volume", "network-interface", "spot-instances-request"];
 
+/// Maximum number of IPv6 addresses of an interface.
+const MAX_IPV6_ADDRESSES: u32 = 50;
+/// Maximum size of a volume in GiB.
+const MAX_VOLUME_GIB: u32 = 65_536;
+
 impl Ec2<'_> {
     pub fn run_instances(&mut self, form: &Form, xml: &mut Xml) -> ApiResult<()> {
         let ids = match self.repeated("RunInstances", form)? {
@@ -126,6 +131,9 @@ impl Ec2<'_> {
         let has_public_address = public.is_none_or(|text| text.eq_ignore_ascii_case("true"));
         let ipv6 = interfaces.first().map(|interface| interface.number("Ipv6AddressCount")).transpose()?.flatten();
         let ipv6_addresses = ipv6.or(form.number("Ipv6AddressCount")?).unwrap_or(0);
+        if ipv6_addresses > MAX_IPV6_ADDRESSES {
+            return Err(ApiError::invalid(format!("At most {MAX_IPV6_ADDRESSES} IPv6 addresses are possible.")));
+        }
         Ok(Launch {
             image,
             instance_type,
@@ -204,11 +212,6 @@ impl Ec2<'_> {
         }
         if host.instance_type != one.name {
             return combination("The instance type does not match the one of the Dedicated Host");
-        }
-        if host.instances.len() >= one.per_host() as usize {
-            let text =
-                format!("Dedicated host {id} has insufficient capacity to launch the instances in this request.");
-            return Err(ApiError::new("InsufficientCapacityOnHost", text));
         }
         Ok(Some(id.to_owned()))
     }
@@ -299,6 +302,11 @@ impl Ec2<'_> {
         let Some(size_gib) = size else {
             return Err(missing("size/snapshot"));
         };
+        if !(1..=MAX_VOLUME_GIB).contains(&size_gib) {
+            return Err(ApiError::invalid(format!(
+                "Volume of {size_gib}GiB is not between 1 and {MAX_VOLUME_GIB}GiB."
+            )));
+        }
         if let Some(minimum) = minimum.filter(|minimum| size_gib < *minimum) {
             let id = mapping.snapshot.as_deref().unwrap_or_default();
             return invalid(format!(
@@ -344,6 +352,15 @@ impl Ec2<'_> {
                 return Err(no_capacity(name, zone, &others));
             }
             self.check_vcpus(launch.instance_type, launch.is_spot, count)?;
+        }
+        if let Some(host) = launch.host.as_ref().and_then(|host| self.region.hosts.get(host))
+            && host.instances.len() + count as usize > launch.instance_type.per_host() as usize
+        {
+            let text = format!(
+                "Dedicated host {} has insufficient capacity to launch the instances in this request.",
+                host.id
+            );
+            return Err(ApiError::new("InsufficientCapacityOnHost", text));
         }
         let subnet = self.region.subnets.get(&launch.subnet).expect("the place of a launch has a subnet");
         if subnet.addresses.free(knobs.subnet_addresses) < count {

@@ -107,8 +107,8 @@ impl History {
         }
     }
 
-    /// The JSON of `GET /sim/history`, with the calls of one action or of all; `at` converts times to milliseconds since
-    /// the Unix epoch.
+    /// The JSON of `GET /sim/history`, with the calls of one action or of all. `at` converts times to milliseconds
+    /// since the Unix epoch.
     pub fn json(&self, action: Option<&str>, at: impl Fn(Duration) -> f64, now: Duration) -> Value {
         let is_listed = |one: &&CallRecord| action.is_none_or(|action| one.action == action);
         let call = |one: &CallRecord| {
