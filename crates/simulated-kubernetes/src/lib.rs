@@ -7,17 +7,14 @@ mod faults;
 mod options;
 mod server;
 
-use std::net::Ipv4Addr;
-
 use anyhow::Context;
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use simulated_service::port::ReservedPort;
+use simulated_service::server::Ports;
 use tokio::task::LocalSet;
 
 use crate::api::simulation::Simulation;
 use crate::cluster::cluster::Cluster;
-use crate::server::http::{Access, Server};
-use crate::server::port::{self, ApiPort};
+use crate::server::http::Server;
 use crate::server::tls::Authority;
 
 pub use crate::options::Options;
@@ -31,26 +28,13 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 async fn serve(options: Options) -> anyhow::Result<()> {
     options.check()?;
     let authority = Authority::new()?;
-    let port = ApiPort::reserve(options.port, options.tls.then_some(authority.acceptor))?;
-    let base = port.base();
-    let control = TcpListener::bind((Ipv4Addr::LOCALHOST, options.control_port)).await;
-    let control = control.with_context(|| format!("cannot listen on port {}", options.control_port))?;
-    let control_base = format!("http://{}", control.local_addr()?);
+    let port = ReservedPort::reserve(options.port, options.tls.then_some(authority.acceptor))?;
+    let ports = Ports::open(port, options.control_port).await?;
     let kubeconfig = options.kubeconfig.clone();
     let cluster = Cluster::new(options, authority.pem);
-    let mut simulation = Simulation::new(cluster, base.clone(), control_base.clone());
+    let mut simulation = Simulation::new(cluster, ports.base(), ports.control()?);
     if let Some(path) = kubeconfig {
         simulation.write_kubeconfig().with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let server = Server::new(simulation);
-    let listener = port.listen()?;
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    println!("control on {control_base}\nlistening on {base}");
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-        () = server.clone().run_timers() => Ok(()),
-        () = port::accept(&control, None, &server, Access::Control) => Ok(()),
-        failed = port.serve(listener, server.clone()) => failed,
-    }
+    ports.serve(Server::new(simulation)).await
 }

@@ -46,7 +46,6 @@ impl Simulation {
                 let is_released = knobs.stuck_namespaces_every == 0;
                 cluster.knobs = knobs;
                 if has_faults {
-                    cluster.stats.faults_concerned.clear();
                     cluster.stats.faults_struck.clear();
                 }
                 if is_released {

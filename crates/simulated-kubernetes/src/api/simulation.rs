@@ -4,20 +4,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
+use simulated_service::server;
+use simulated_service::throttle::Throttle;
 use tokio::time::Instant;
 
 use crate::api::watch::Watch;
 use crate::cluster::cluster::Cluster;
 use crate::faults::fault::{Fault, FaultKind};
-use crate::faults::knobs::is_nth;
 use crate::server::call::Call;
 use crate::server::response::Response;
 
 pub struct Simulation {
     pub cluster: Cluster,
     start: Instant,
-    /// The current second, and the number of calls accepted in it.
-    throttle_window: (u64, u64),
+    throttle: Throttle,
     /// The URL of the control port.
     pub control: String,
     /// The URL of the API.
@@ -43,16 +43,7 @@ pub enum Reply {
 impl Simulation {
     pub fn new(cluster: Cluster, base: String, control: String) -> Self {
         let kubeconfig = cluster.options.kubeconfig.clone();
-        Self { cluster, start: Instant::now(), throttle_window: (0, 0), control, base, kubeconfig }
-    }
-
-    pub fn advance(&mut self) {
-        self.cluster.advance(self.start.elapsed());
-    }
-
-    /// Time until the next timer of the cluster is due.
-    pub fn until_next_timer(&self) -> Option<Duration> {
-        self.cluster.timers.next_due().map(|due| due.saturating_sub(self.start.elapsed()))
+        Self { cluster, start: Instant::now(), throttle: Throttle::default(), control, base, kubeconfig }
     }
 
     /// Counts a call, and returns its latency and outcome.
@@ -88,29 +79,17 @@ impl Simulation {
     }
 
     fn is_throttled(&mut self) -> bool {
-        let knobs = &self.cluster.knobs;
-        let second = self.cluster.now.as_secs();
-        if self.throttle_window.0 != second {
-            self.throttle_window = (second, 0);
-        }
-        let above = knobs.throttle_above_per_s > 0 && self.throttle_window.1 >= knobs.throttle_above_per_s;
-        if above || is_nth(knobs.throttle_every, self.cluster.stats.calls) {
-            return true;
-        }
-        self.throttle_window.1 += 1;
-        false
+        let (cluster, knobs) = (&self.cluster, &self.cluster.knobs);
+        self.throttle.rejects(cluster.now, cluster.stats.calls, knobs.throttle_every, knobs.throttle_above_per_s)
     }
 
     /// The faults that hit this call.
     fn matching_faults(&mut self, call: &Call) -> Vec<FaultKind> {
         let (faults, stats) = (&self.cluster.knobs.faults, &mut self.cluster.stats);
-        stats.faults_concerned.resize(faults.len(), 0);
-        stats.faults_struck.resize(faults.len(), 0);
+        stats.faults_struck.resize(faults.len());
         let mut matching = Vec::new();
         for (index, fault) in faults.iter().enumerate().filter(|(_, fault): &(usize, &Fault)| fault.matches(call)) {
-            stats.faults_concerned[index] += 1;
-            if fault.hits_call(stats.faults_concerned[index]) {
-                stats.faults_struck[index] += 1;
+            if stats.faults_struck.count(index, fault.limits) {
                 matching.push(fault.kind);
             }
         }
@@ -133,6 +112,20 @@ impl Simulation {
             }
         }
         Some(reply)
+    }
+}
+
+impl server::Simulation for Simulation {
+    fn advance(&mut self) {
+        self.cluster.advance(self.start.elapsed());
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        self.cluster.timers.next_due().map(|due| due.saturating_sub(self.start.elapsed()))
+    }
+
+    fn refuses_connections(&self) -> bool {
+        self.cluster.knobs.refuse_connections
     }
 }
 

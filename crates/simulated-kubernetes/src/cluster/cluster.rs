@@ -14,8 +14,9 @@ use crate::cluster::pod_plan::{Fate, Plan};
 use crate::cluster::resources::Kind;
 use crate::cluster::store::{Change, Object, Store};
 use crate::cluster::timers::{Timers, Work};
-use crate::faults::knobs::{Knobs, is_nth};
+use crate::faults::knobs::Knobs;
 use crate::options::Options;
+use simulated_service::knobs::is_nth;
 
 pub struct Cluster {
     pub options: Options,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use simulated_service::faults::FaultCounts;
 
 use crate::cluster::resources::Kind;
 use crate::cluster::store::Object;
@@ -15,10 +16,7 @@ pub struct RunStats {
     pub throttled: u64,
     pub unauthorized: u64,
     /// Number of hits of each fault, in the order of the knob.
-    pub faults_struck: Vec<u64>,
-    /// Number of matching calls of each fault.
-    #[serde(skip)]
-    pub faults_concerned: Vec<u64>,
+    pub faults_struck: FaultCounts,
     created: BTreeMap<&'static str, u64>,
     deleted: BTreeMap<&'static str, u64>,
     /// Maximum numbers of concurrent objects that have a node id.

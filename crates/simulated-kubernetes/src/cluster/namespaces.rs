@@ -10,7 +10,7 @@ use crate::cluster::cluster::Cluster;
 use crate::cluster::resources::{Kind, RESOURCES};
 use crate::cluster::store::Object;
 use crate::cluster::timers::Work;
-use crate::faults::knobs::is_nth;
+use simulated_service::knobs::is_nth;
 
 impl Cluster {
     /// Begins the deletion of a namespace; returns the namespace as Terminating.

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
+use simulated_service::faults::{Limits, words};
 
-use crate::faults::knobs::is_nth;
 use crate::server::call::Call;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +36,7 @@ pub enum FaultKind {
 pub struct Fault {
     text: String,
     pub kind: FaultKind,
-    /// Every n-th matching call is hit.
-    every: u64,
-    /// The first n matching calls are not hit.
-    after: u64,
-    /// At most n calls are hit.
-    times: u64,
+    pub limits: Limits,
     verb: Option<String>,
     resource: Option<String>,
     method: Option<String>,
@@ -56,12 +51,6 @@ impl Fault {
             && self.resource.as_ref().is_none_or(|wanted| wanted == resource)
             && self.method.as_ref().is_none_or(|method| *method == call.method)
             && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
-    }
-
-    /// Whether the fault hits the n-th matching call, counted from 1.
-    pub fn hits_call(&self, number: u64) -> bool {
-        let number = number.saturating_sub(self.after);
-        number > 0 && is_nth(self.every, number) && number / self.every <= self.times
     }
 }
 
@@ -90,18 +79,13 @@ impl FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split_whitespace();
-        let kind = words.next().ok_or("a fault begins with its kind")?.parse()?;
-        let (every, after, times) = (1, 0, u64::MAX);
+        let (kind, pairs) = words(text)?;
+        let (kind, limits) = (kind.parse()?, Limits::default());
         let (verb, resource, method, path) = (None, None, None, None);
-        let mut fault = Self { text: text.to_owned(), kind, every, after, times, verb, resource, method, path };
-        for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word} is not KEY=VALUE"))?;
-            let number = || value.parse::<u64>().map_err(|_| format!("{key}={value}: expected a number"));
+        let mut fault = Self { text: text.to_owned(), kind, limits, verb, resource, method, path };
+        for (key, value) in pairs {
             match key {
-                "every" => fault.every = number()?,
-                "after" => fault.after = number()?,
-                "times" => fault.times = number()?,
+                _ if fault.limits.set(key, value)? => {}
                 "verb" => fault.verb = Some(value.to_owned()),
                 "resource" => fault.resource = Some(value.to_owned()),
                 "method" => fault.method = Some(value.to_owned()),

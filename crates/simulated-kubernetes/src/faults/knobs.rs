@@ -3,9 +3,10 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use simulated_service::knobs;
+use simulated_service::latency::Latency;
 
 use crate::faults::fault::Fault;
-use crate::faults::latency::Latency;
 
 /// Every knob is a flag of the command line (`--pod-start-s 2`) and a key of `PUT /sim/knobs` (`{"pod_start_s": 2}`).
 /// Knobs that say "every" are exact: 5 is the fifth, the tenth and so on; 0 is never.
@@ -104,13 +105,8 @@ pub struct Knobs {
 impl Knobs {
     /// These knobs with some of them changed.
     pub fn updated(&self, change: Value) -> Result<Self, String> {
-        let Value::Object(change) = change else { return Err("the knobs must be a JSON object".to_owned()) };
-        let mut all = serde_json::to_value(self).expect("knobs are plain data");
-        for (knob, value) in change {
-            all[knob] = value;
-        }
-        let knobs: Self = serde_json::from_value(all).map_err(|error| error.to_string())?;
-        let times = [
+        let knobs: Self = knobs::updated(self, change)?;
+        knobs::check_times(&[
             knobs.pod_start_s,
             knobs.secret_fill_s,
             knobs.default_account_s,
@@ -121,18 +117,10 @@ impl Knobs {
             knobs.watch_closes_after_s,
             knobs.bookmark_s,
             knobs.hang_s,
-        ];
-        if times.iter().any(|time| !(0.0..1e9).contains(time)) {
-            return Err("a time must be a number of seconds, 0 or more and less than 1e9".to_owned());
-        }
+        ])?;
         if !matches!(knobs.no_watch, 0 | 403 | 405) {
             return Err("no_watch must be 0, 403 or 405".to_owned());
         }
         Ok(knobs)
     }
-}
-
-/// Whether a knob that says "every" hits the n-th operation, counted from 1.
-pub fn is_nth(every: u64, number: u64) -> bool {
-    every > 0 && number.is_multiple_of(every)
 }

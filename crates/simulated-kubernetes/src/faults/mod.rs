@@ -2,4 +2,3 @@
 
 pub mod fault;
 pub mod knobs;
-pub mod latency;

@@ -1,17 +1,13 @@
 //! HTTP server: receives calls, delays them, and responds, streams a watch or closes the connection.
 
-use std::cell::RefCell;
-use std::convert::Infallible;
-use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, header};
-use tokio::sync::{Notify, watch};
+use simulated_service::server::{self, Access, Body, Disconnected, Service, Simulation as _, full};
+use tokio::sync::watch;
 
 use crate::api::simulation::{CallOutcome, Reply, Simulation};
 use crate::server::call::Call;
@@ -20,77 +16,43 @@ use crate::server::watch_stream;
 
 /// Maximum size of a body, as of kube-apiserver.
 const MAX_BODY_SIZE: usize = 3 << 20;
-/// Maximum time between two looks at the timers.
-const IDLE: Duration = Duration::from_secs(3600);
-
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
-
-/// Calls that a port accepts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// The API and `/sim`.
-    Api,
-    /// Only `/sim`.
-    Control,
-}
-
-/// The connection is closed without a response.
-#[derive(Debug)]
-pub struct Disconnected;
-
-impl Display for Disconnected {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("the simulation closes the connection")
-    }
-}
-
-impl std::error::Error for Disconnected {}
-
 /// The simulation with the signals to its tasks.
 pub struct Server {
-    pub simulation: RefCell<Simulation>,
+    inner: server::Server<Simulation>,
     /// The newest resource version, for watches.
     pub version: watch::Sender<u64>,
-    /// The knob `refuse_connections`.
-    pub refusing: watch::Sender<bool>,
-    /// A call may have set an earlier timer.
-    timers_changed: Notify,
 }
 
 impl Server {
     pub fn new(simulation: Simulation) -> Rc<Self> {
-        let refusing = watch::Sender::new(simulation.cluster.knobs.refuse_connections);
         let version = watch::Sender::new(simulation.cluster.store.version());
-        Rc::new(Self { simulation: simulation.into(), version, refusing, timers_changed: Notify::new() })
+        Rc::new(Self { inner: server::Server::new(simulation), version })
     }
 
     /// Runs an operation on the simulation, at the current time, and wakes watches and timers.
     pub fn run<T>(&self, operation: impl FnOnce(&mut Simulation) -> T) -> T {
-        let mut simulation = self.simulation.borrow_mut();
-        simulation.advance();
-        let result = operation(&mut simulation);
-        let (version, refusing) = (simulation.cluster.store.version(), simulation.cluster.knobs.refuse_connections);
-        drop(simulation);
+        let with_version = |simulation: &mut Simulation| {
+            let result = operation(simulation);
+            (result, simulation.cluster.store.version())
+        };
+        let (result, version) = self.inner.run(with_version);
         self.version.send_if_modified(|known| std::mem::replace(known, version) != version);
-        self.refusing.send_if_modified(|known| std::mem::replace(known, refusing) != refusing);
-        self.timers_changed.notify_one();
         result
     }
+}
 
-    /// Runs the timers of the cluster when they are due.
-    pub async fn run_timers(self: Rc<Self>) {
-        loop {
-            let wait = self.run(|simulation| simulation.until_next_timer()).unwrap_or(IDLE);
-            // The notification of this very run.
-            self.timers_changed.notified().await;
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.timers_changed.notified() => {}
-            }
-        }
+impl Service for Server {
+    type Simulation = Simulation;
+
+    fn server(&self) -> &server::Server<Simulation> {
+        &self.inner
     }
 
-    pub async fn answer(
+    fn run_timers(&self) -> Option<Duration> {
+        self.run(|simulation| simulation.until_next_timer())
+    }
+
+    async fn answer(
         self: Rc<Self>,
         request: Request<Incoming>,
         access: Access,
@@ -130,6 +92,5 @@ fn http_response(answer: Response) -> hyper::Response<Body> {
     for (name, value) in answer.headers {
         response = response.header(name, value);
     }
-    let body = Full::new(answer.body).boxed_unsync();
-    response.body(body).expect("statuses and headers are valid")
+    response.body(full(answer.body)).expect("statuses and headers are valid")
 }

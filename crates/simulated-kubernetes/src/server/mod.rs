@@ -3,7 +3,6 @@
 pub mod call;
 pub mod http;
 pub mod kubeconfig;
-pub mod port;
 pub mod response;
 pub mod tls;
 pub mod watch_stream;

@@ -10,10 +10,11 @@ use futures::channel::mpsc;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::header;
+use simulated_service::server::Body;
 use tokio::time::Instant;
 
 use crate::api::watch::{Lines, Watch};
-use crate::server::http::{Body, Server};
+use crate::server::http::Server;
 
 /// Pieces of a watch that may wait for the client.
 const BUFFER: usize = 16;

@@ -245,7 +245,7 @@ impl Cloud {
         self.usage.ram_mib -= flavor.ram_mib;
         assert!(self.usage.servers >= 0 && self.usage.cores >= 0, "more was released than used");
         self.stats.server_deleted(server.node.as_deref());
-        let port_leaks = crate::faults::knobs::is_nth(self.knobs.port_stays_every, self.stats.servers_left);
+        let port_leaks = simulated_service::knobs::is_nth(self.knobs.port_stays_every, self.stats.servers_left);
         for port in std::mem::take(&mut server.ports) {
             if port_leaks {
                 self.ports.get_mut(&port).expect("a server's ports exist").active = false;

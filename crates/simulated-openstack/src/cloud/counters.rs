@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use simulated_service::faults::FaultCounts;
 
 use crate::call::{Call, Service};
 
@@ -13,10 +14,7 @@ pub struct RunStats {
     calls_by_kind: BTreeMap<Service, BTreeMap<String, u64>>,
     pub throttled: u64,
     /// Number of hits of each fault, in the order of the knob.
-    pub faults_struck: Vec<u64>,
-    /// Number of matching calls of each fault.
-    #[serde(skip)]
-    pub faults_concerned: Vec<u64>,
+    pub faults_struck: FaultCounts,
     pub servers_created: u64,
     pub servers_left: u64,
     pub servers_at_once_max: u64,

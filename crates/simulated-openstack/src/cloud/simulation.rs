@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use simulated_service::throttle::Throttle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -10,7 +11,6 @@ use crate::call::{Call, REDIRECT_PREFIX, Service};
 use crate::cloud::cloud::Cloud;
 use crate::faults::corrupt::apply_response_fault;
 use crate::faults::fault::{Fault, FaultKind};
-use crate::faults::knobs::is_nth;
 use crate::options::Options;
 use crate::response::Response;
 use crate::services::image::ImageContent;
@@ -18,8 +18,7 @@ use crate::services::image::ImageContent;
 pub struct Simulation {
     cloud: Cloud,
     start: Instant,
-    /// The current second, and the number of calls accepted in it.
-    throttle_window: (u64, u64),
+    throttle: Throttle,
     /// The knob `refuse_connections`, for the port of the services.
     refusing: watch::Sender<bool>,
 }
@@ -37,7 +36,7 @@ impl Simulation {
     pub fn new(options: Options, base: String, control_base: String) -> Self {
         let refusing = watch::Sender::new(options.knobs.refuse_connections);
         let cloud = Cloud::new(options, base, control_base);
-        Self { cloud, start: Instant::now(), throttle_window: (0, 0), refusing }
+        Self { cloud, start: Instant::now(), throttle: Throttle::default(), refusing }
     }
 
     /// Whether the services refuse connections, now and after each change.
@@ -94,17 +93,8 @@ impl Simulation {
     }
 
     fn is_throttled(&mut self) -> bool {
-        let knobs = &self.cloud.knobs;
-        let second = self.cloud.now.as_secs();
-        if self.throttle_window.0 != second {
-            self.throttle_window = (second, 0);
-        }
-        let above = knobs.throttle_above_per_s > 0 && self.throttle_window.1 >= knobs.throttle_above_per_s;
-        if above || is_nth(knobs.throttle_every, self.cloud.stats.calls) {
-            return true;
-        }
-        self.throttle_window.1 += 1;
-        false
+        let (cloud, knobs) = (&self.cloud, &self.cloud.knobs);
+        self.throttle.rejects(cloud.now, cloud.stats.calls, knobs.throttle_every, knobs.throttle_above_per_s)
     }
 
     fn throttled_response(&self, service: Service) -> Response {
@@ -124,13 +114,10 @@ impl Simulation {
     /// The faults that hit this call.
     fn matching_faults(&mut self, call: &Call) -> Vec<Fault> {
         let (faults, stats) = (&self.cloud.knobs.faults, &mut self.cloud.stats);
-        stats.faults_concerned.resize(faults.len(), 0);
-        stats.faults_struck.resize(faults.len(), 0);
+        stats.faults_struck.resize(faults.len());
         let mut matching = Vec::new();
         for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.matches(call)) {
-            stats.faults_concerned[index] += 1;
-            if fault.hits_call(stats.faults_concerned[index]) {
-                stats.faults_struck[index] += 1;
+            if stats.faults_struck.count(index, fault.limits) {
                 matching.push(fault.clone());
             }
         }
@@ -231,7 +218,6 @@ impl Simulation {
                     Ok((new_faults, knobs)) => {
                         self.cloud.set_knobs(knobs);
                         if new_faults {
-                            self.cloud.stats.faults_concerned.clear();
                             self.cloud.stats.faults_struck.clear();
                         }
                         Response::ok(&json!(self.cloud.knobs))

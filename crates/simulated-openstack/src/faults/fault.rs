@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
+use simulated_service::faults::{Limits, words};
 
 use crate::call::{Call, Service};
-use crate::faults::knobs::is_nth;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
@@ -44,12 +44,7 @@ pub enum FaultKind {
 pub struct Fault {
     text: String,
     pub kind: FaultKind,
-    /// Every n-th matching call is hit.
-    every: u64,
-    /// The first n matching calls are not hit.
-    after: u64,
-    /// At most n calls are hit.
-    times: u64,
+    pub limits: Limits,
     service: Option<Service>,
     method: Option<String>,
     path: Option<Regex>,
@@ -65,12 +60,6 @@ impl Fault {
         self.service.is_none_or(|service| call.service == Some(service))
             && self.method.as_ref().is_none_or(|method| *method == call.method)
             && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
-    }
-
-    /// Whether the fault hits the n-th matching call, counted from 1.
-    pub fn hits_call(&self, number: u64) -> bool {
-        let number = number.saturating_sub(self.after);
-        number > 0 && is_nth(self.every, number) && number / self.every <= self.times
     }
 }
 
@@ -107,26 +96,19 @@ impl FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split_whitespace();
-        let kind = words.next().ok_or("a fault begins with its kind")?.parse()?;
+        let (kind, pairs) = words(text)?;
         let mut fault = Self {
             text: text.to_owned(),
-            kind,
-            every: 1,
-            after: 0,
-            times: u64::MAX,
+            kind: kind.parse()?,
+            limits: Limits::default(),
             service: None,
             method: None,
             path: None,
             fields: FIELDS.split(',').map(str::to_owned).collect(),
         };
-        for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word} is not KEY=VALUE"))?;
-            let number = || value.parse::<u64>().map_err(|_| format!("{key}={value}: expected a number"));
+        for (key, value) in pairs {
             match key {
-                "every" => fault.every = number()?,
-                "after" => fault.after = number()?,
-                "times" => fault.times = number()?,
+                _ if fault.limits.set(key, value)? => {}
                 "service" => fault.service = Some(value.parse()?),
                 "method" => fault.method = Some(value.to_owned()),
                 "path" => fault.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?),

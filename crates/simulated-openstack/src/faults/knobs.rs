@@ -3,6 +3,7 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use simulated_service::knobs;
 
 use crate::cloud::fixtures::Duplicate;
 use crate::faults::api_versions::{ComputeAddress, IdentityVersion, VolumeType};
@@ -144,16 +145,15 @@ pub struct Knobs {
 impl Knobs {
     /// These knobs with some of them changed.
     pub fn updated(&self, change: Value) -> Result<Self, String> {
-        let Value::Object(change) = change else { return Err("the knobs must be a JSON object".to_owned()) };
-        let mut all = serde_json::to_value(self).expect("knobs are plain data");
-        for (knob, value) in change {
-            all[knob] = value;
-        }
-        let knobs: Self = serde_json::from_value(all).map_err(|error| error.to_string())?;
-        let times = [knobs.boot_time_s, knobs.delete_time_s, knobs.token_lifetime_s, knobs.vanish_after_s];
-        if times.iter().chain([&knobs.stale_lists_s, &knobs.hang_s]).any(|time| !(0.0..1e9).contains(time)) {
-            return Err("a time must be a number of seconds, 0 or more and less than 1e9".to_owned());
-        }
+        let knobs: Self = knobs::updated(self, change)?;
+        knobs::check_times(&[
+            knobs.boot_time_s,
+            knobs.delete_time_s,
+            knobs.token_lifetime_s,
+            knobs.vanish_after_s,
+            knobs.stale_lists_s,
+            knobs.hang_s,
+        ])?;
         if knobs.zones.is_empty() {
             return Err("at least one availability zone is required".to_owned());
         }
@@ -165,9 +165,4 @@ impl Knobs {
         }
         Ok(knobs)
     }
-}
-
-/// Whether a knob that says "every" hits the n-th operation, counted from 1.
-pub fn is_nth(every: u64, number: u64) -> bool {
-    every > 0 && number.is_multiple_of(every)
 }

@@ -1,11 +1,11 @@
 //! Nova's other calls: get and delete servers, consoles, flavors, zones, limits, keys.
 
 use serde_json::{Value, json};
+use simulated_service::knobs::is_nth;
 
 use crate::call::{Call, MAX_MICROVERSION, MIN_MICROVERSION, Microversion, NOVA_V2, Service};
 use crate::cloud::cloud::{Cloud, Kind, PROJECT_ID, ServerEvent, number_of};
 use crate::cloud::fixtures::Flavor;
-use crate::faults::knobs::is_nth;
 use crate::response::Response;
 use crate::services::listing;
 use crate::services::server::{Stage, Status};

@@ -1,10 +1,10 @@
 //! `POST /servers`: Nova's checks in Nova's order and with Nova's messages, and the creation of servers.
 
 use serde_json::{Map, Value, json};
+use simulated_service::knobs::is_nth;
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, ServerEvent, id};
-use crate::faults::knobs::is_nth;
 use crate::response::Response;
 use crate::services::server::{Server, ServerOrder, VolumeOrder, seconds};
 

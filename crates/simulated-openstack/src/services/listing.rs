@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use regex_lite::Regex;
 use serde_json::{Value, json};
+use simulated_service::knobs::is_nth;
 
 use crate::call::{Call, Service};
 use crate::cloud::cloud::{Cloud, Kind, number_of};
-use crate::faults::knobs::is_nth;
 use crate::response::Response;
 use crate::services::server::{Server, Stage};
 

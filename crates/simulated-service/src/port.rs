@@ -1,4 +1,4 @@
-//! The port of the API. It listens, except while the knob `refuse_connections` is set.
+//! The port of an API. It listens, except while the knob `refuse_connections` is set.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,12 +13,12 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::server::http::{Access, Server};
+use crate::server::{Access, Service};
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
 
-pub struct ApiPort {
+pub struct ReservedPort {
     /// A bound socket that never listens. It keeps the port while no listener exists: the system could give a free port
     /// to an outgoing connection.
     _reservation: TcpSocket,
@@ -26,7 +26,7 @@ pub struct ApiPort {
     acceptor: Option<TlsAcceptor>,
 }
 
-impl ApiPort {
+impl ReservedPort {
     /// Reserves this port, or any free one for 0. An acceptor makes it serve TLS.
     pub fn reserve(port: u16, acceptor: Option<TlsAcceptor>) -> anyhow::Result<Self> {
         let reservation = bound((Ipv4Addr::LOCALHOST, port).into());
@@ -35,7 +35,7 @@ impl ApiPort {
         Ok(Self { _reservation: reservation, address, acceptor })
     }
 
-    /// The URL of the API server.
+    /// The URL of the API.
     pub fn base(&self) -> String {
         let scheme = if self.acceptor.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
@@ -47,11 +47,11 @@ impl ApiPort {
     }
 
     /// Serves until listening fails. While connections are refused, the listener and all connections are closed.
-    pub async fn serve(self, mut listener: TcpListener, server: Rc<Server>) -> anyhow::Result<()> {
-        let mut refusing = server.refusing.subscribe();
+    pub async fn serve<S: Service>(&self, mut listener: TcpListener, service: &Rc<S>) -> anyhow::Result<()> {
+        let mut refusing = service.server().refusing();
         loop {
             tokio::select! {
-                () = accept(&listener, self.acceptor.clone(), &server, Access::Api) => {}
+                () = accept(&listener, self.acceptor.clone(), service, Access::Api) => {}
                 changed = refusing.wait_for(|refusing| *refusing) => drop(changed?),
             }
             drop(listener);
@@ -62,7 +62,12 @@ impl ApiPort {
 }
 
 /// Serves connections of this listener until the future is dropped. The connections end themselves.
-pub async fn accept(listener: &TcpListener, acceptor: Option<TlsAcceptor>, server: &Rc<Server>, access: Access) {
+pub async fn accept<S: Service>(
+    listener: &TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    service: &Rc<S>,
+    access: Access,
+) {
     loop {
         // A connection that closed before it was accepted does not end the server.
         let Ok((stream, _)) = listener.accept().await else {
@@ -70,14 +75,14 @@ pub async fn accept(listener: &TcpListener, acceptor: Option<TlsAcceptor>, serve
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let (acceptor, server) = (acceptor.clone(), server.clone());
+        let (acceptor, service) = (acceptor.clone(), service.clone());
         // The task ends with its connection, so the clients bound the number of tasks.
         tokio::task::spawn_local(async move {
             match acceptor {
-                None => serve_connection(stream, server, access).await,
+                None => serve_connection(stream, service, access).await,
                 Some(acceptor) => {
                     if let Ok(stream) = acceptor.accept(stream).await {
-                        serve_connection(stream, server, access).await;
+                        serve_connection(stream, service, access).await;
                     }
                 }
             }
@@ -85,10 +90,10 @@ pub async fn accept(listener: &TcpListener, acceptor: Option<TlsAcceptor>, serve
     }
 }
 
-async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, server: Rc<Server>, access: Access) {
-    let mut refusing = server.refusing.subscribe();
-    let service = service_fn(|request| server.clone().answer(request, access));
-    let connection = http1::Builder::new().title_case_headers(true).serve_connection(TokioIo::new(stream), service);
+async fn serve_connection<S: Service>(stream: impl AsyncRead + AsyncWrite + Unpin, service: Rc<S>, access: Access) {
+    let mut refusing = service.server().refusing();
+    let answers = service_fn(|request| service.clone().answer(request, access));
+    let connection = http1::Builder::new().title_case_headers(true).serve_connection(TokioIo::new(stream), answers);
     tokio::select! {
         // An error is a connection that the client or a fault has closed.
         _ = connection => {}

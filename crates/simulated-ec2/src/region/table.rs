@@ -1,0 +1,53 @@
+//! Objects by id, and in the order of their creation, which pages follow.
+
+use std::collections::{BTreeMap, HashMap};
+
+pub struct Table<T> {
+    rows: BTreeMap<u64, T>,
+    numbers: HashMap<String, u64>,
+    next: u64,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { rows: BTreeMap::new(), numbers: HashMap::new(), next: 1 }
+    }
+}
+
+impl<T> Table<T> {
+    pub fn insert(&mut self, id: &str, row: T) {
+        let earlier = self.numbers.insert(id.to_owned(), self.next);
+        assert!(earlier.is_none(), "a second object has the id {id}");
+        self.rows.insert(self.next, row);
+        self.next += 1;
+    }
+
+    pub fn get(&self, id: &str) -> Option<&T> {
+        self.rows.get(self.numbers.get(id)?)
+    }
+
+    pub fn get_mut(&mut self, id: &str) -> Option<&mut T> {
+        self.rows.get_mut(self.numbers.get(id)?)
+    }
+
+    pub fn remove(&mut self, id: &str) -> Option<T> {
+        self.rows.remove(&self.numbers.remove(id)?)
+    }
+
+    pub fn contains(&self, id: &str) -> bool {
+        self.numbers.contains_key(id)
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.rows.values()
+    }
+
+    /// Objects that were created after the one with this number.
+    pub fn after(&self, number: u64) -> impl Iterator<Item = (u64, &T)> {
+        self.rows.range(number + 1..).map(|(number, row)| (*number, row))
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+}
