@@ -3,38 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{self, ExtraDrivers, StartProvider};
+use nodepool::actors::provider::providers;
 use nodepool_driver::cloud_resource::CloudResource;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
-use nodepool_drivers::{OpenDriver, aws};
-use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
-use python_yaml::diagnostics::Diagnostic;
 use serde_json::{Value, json};
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, provider_section};
 use testkit::real::{
     self,
     moto::{KEY_NAME, Moto, REGION, Site},
+    simulated_ec2::InProcessAws,
 };
 
 use crate::ec2::Ec2;
-
-/// The driver in the test's process, with one endpoint and fixed credentials.
-pub struct InProcessAws(pub String);
-
-impl ExtraDrivers for InProcessAws {
-    fn names(&self) -> Vec<&'static str> {
-        vec!["aws"]
-    }
-
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        Ok(start.with(aws::open_with(section, &self.0, "testing", "testing")?))
-    }
-}
 
 pub struct AwsHarness {
     pub moto: Moto,
@@ -54,7 +38,7 @@ impl AwsHarness {
 
     fn provider(moto: &Moto, site: &Site, provider: &str, pool: &str, label: &str) -> ProviderHarness {
         let config = configuration(site, provider, pool, label);
-        let (section, drivers) = (provider_section(&config), InProcessAws(moto.base().to_owned()));
+        let (section, drivers) = (provider_section(&config), InProcessAws::new(moto.base(), "testing", "testing"));
         ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
     }
 
@@ -97,7 +81,7 @@ fn configuration(site: &Site, provider: &str, pool: &str, label: &str) -> String
     let rate = if provider.contains("rate") { "" } else { ", rate: 1000" };
     let subnet = if pool.contains("subnet") { String::new() } else { format!(", subnet-id: {}", site.subnets[0]) };
     format!(
-        "labels: [{{name: small}}]\nproviders:\n  - {{name: west, driver: aws, region-name: {REGION}{rate}, cloud-images: \
+        "labels: [{{name: small}}]\ndiskimages: [{{name: debian, elements: [vm]}}]\nproviders:\n  - {{name: west, driver: aws, region-name: {REGION}{rate}, cloud-images: \
          [{{name: base, image-id: {}, username: worker}}]{}, pools: [{{name: main, security-group-id: {}{subnet}{}, \
          labels: [{{name: small, cloud-image: base, key-name: {KEY_NAME}{instance}{}}}]}}]}}\n",
         site.image,

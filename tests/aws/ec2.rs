@@ -62,6 +62,14 @@ impl Ec2 {
     pub async fn ok(&self, action: &str, parameters: &[(&str, &str)]) -> Element {
         self.call(action, parameters).await.expect_ok()
     }
+
+    /// The keys of the objects of a bucket.
+    pub async fn objects(&self, bucket: &str) -> Vec<String> {
+        let request = self.http.get(format!("{}/{bucket}?list-type=2", self.base));
+        let response = request.header("Authorization", authorization("s3")).send().await.expect("S3 answers");
+        let listing = Answer::read(response).await.expect("the answer is complete").expect_ok();
+        listing.children("Contents").iter().map(|entry| entry.find("Key").text().to_owned()).collect()
+    }
 }
 
 impl Answer {

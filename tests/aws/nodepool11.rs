@@ -273,6 +273,9 @@ async fn records_of_both_are_the_same() {
         "state_time",
         "created_time",
         "launcher",
+        // The requests of both labels are accepted in any order.
+        "Name",
+        "nodepool_node_id",
         "event_id",
         // Each has an AWS and an sshd of its own.
         "instance",

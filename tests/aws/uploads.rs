@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
-use nodepool_model::config::upload_config::{BUILD_MARK, PROVIDER_MARK, Progress, StoredImage, UPLOAD_MARK, UploadOrder};
+use nodepool_model::config::upload_config::{
+    BUILD_MARK, PROVIDER_MARK, Progress, StoredImage, UPLOAD_MARK, UploadOrder,
+};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::json;
 use testkit::in_process_launcher::on_real_time;
@@ -198,6 +200,7 @@ fn an_object_that_a_broken_upload_left_is_found_and_deleted() {
         })
         .await;
         harness.provider.abandon(1);
+        harness.provider.wait_for_end().await.1.unwrap_err();
         let images = stored(&mut harness).await;
         let object = images.iter().find(|image| image.id.to_string().starts_with("object:")).expect("it is listed");
         assert!(object.has_marks(&marks("1")));

@@ -116,6 +116,8 @@ impl Instance {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Inventory {
     instances: Vec<Instance>,
+    /// Instances of our nodes that do not exist any more, if the cloud still lists them.
+    ended: BTreeMap<NodeId, Vec<ExternalId>>,
     /// Index of the instances whose id is a text.
     #[serde(skip)]
     by_text: HashMap<String, usize>,
@@ -133,7 +135,7 @@ impl Inventory {
                 ExternalId::Object(parts) => by_parts.insert(key_of(parts), index),
             };
         }
-        Self { instances, by_text, by_parts }
+        Self { instances, ended: BTreeMap::new(), by_text, by_parts }
     }
 
     pub fn instances(&self) -> &[Instance] {
@@ -156,9 +158,14 @@ impl Inventory {
         ours.filter_map(|instance| Some((NodeId::from(instance.node()?), instance.zone.clone()?))).collect()
     }
 
-    /// Instances of the provider's nodes that are being deleted.
+    /// The inventory with this instance of one of our nodes, which does not exist any more.
+    pub fn add_ended(&mut self, node: NodeId, instance: ExternalId) {
+        self.ended.entry(node).or_default().push(instance);
+    }
+
+    /// Instances of the provider's nodes that are being deleted, or have been.
     pub fn ending(&self, provider: &ProviderName) -> BTreeMap<NodeId, Vec<ExternalId>> {
-        let mut ending: BTreeMap<NodeId, Vec<ExternalId>> = BTreeMap::new();
+        let mut ending = self.ended.clone();
         for instance in &self.instances {
             if instance.state == InstanceState::Stopping
                 && instance.belongs_to(provider)

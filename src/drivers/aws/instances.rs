@@ -7,7 +7,6 @@ use super::context::ProviderContext;
 use super::label::AwsLabel;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::resources::Resources;
 
 /// The name of the cloud in nodes' records.
 const CLOUD: &str = "AWS";
@@ -43,18 +42,25 @@ pub fn instance_key(instance: &str) -> ExternalId {
     AwsId { instance: Some(instance.to_owned()), host: None }.to_external()
 }
 
-/// The inventory of a complete listing. AWS shows terminated instances for about an hour, and so does the inventory.
+/// The inventory of a complete listing. AWS shows terminated instances for about an hour.
 pub fn inventory(context: &ProviderContext, instances: &[Ec2Instance]) -> Inventory {
     context.record_ended(instances);
-    Inventory::new(instances.iter().map(|instance| to_instance(context, instance)).collect())
+    let is_terminated = |instance: &&Ec2Instance| instance.instance_state.name == "terminated";
+    let (ended, existing): (Vec<&Ec2Instance>, Vec<&Ec2Instance>) = instances.iter().partition(is_terminated);
+    let mut inventory = Inventory::new(existing.into_iter().map(|instance| to_instance(context, instance)).collect());
+    for instance in ended.into_iter().map(|instance| to_instance(context, instance)) {
+        if let Some(node) = instance.node().filter(|_| instance.belongs_to(&context.provider)) {
+            inventory.add_ended(node.into(), instance.external_id.clone());
+        }
+    }
+    inventory
 }
 
 fn to_instance(context: &ProviderContext, instance: &Ec2Instance) -> Instance {
     let catalog = context.catalog();
-    let resources = match (instance.instance_state.name.as_str(), &instance.placement.host_id) {
-        ("terminated", _) => Resources::none(),
-        (_, Some(_)) => catalog.host_resources(&instance.instance_type),
-        (_, None) => catalog.instance_resources(&instance.instance_type, instance.is_spot()),
+    let resources = match &instance.placement.host_id {
+        Some(_) => catalog.host_resources(&instance.instance_type),
+        None => catalog.instance_resources(&instance.instance_type, instance.is_spot()),
     };
     let resources = catalog.with_volumes(resources, &instance.instance_id);
     let given = |address: &Option<String>| address.clone().filter(|address| !address.is_empty());

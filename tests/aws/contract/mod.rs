@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use testkit::real::{self, moto::Moto};
+use testkit::real::{self, moto::Moto, simulated_ec2::SimulatedEc2};
 
 pub use peer::{Peer, Resources};
 
@@ -34,4 +34,13 @@ async fn moto_fulfils_the_contract() {
     let moto = Moto::start().await;
     let resources = Resources::of(moto.site().await);
     check_contract(moto.base(), resources).await;
+}
+
+#[tokio::test]
+async fn the_simulated_ec2_fulfils_the_contract() {
+    // The contract's client does not sign.
+    let access = ["--access-key", "testing", "--check-signatures", "false"];
+    let times = ["--boot-s", "0.1", "--terminate-s", "0.1", "--snapshot-s", "0"];
+    let simulated = SimulatedEc2::start(&[&access[..], &times[..]].concat()).await;
+    check_contract(simulated.base(), Resources::of_simulation(simulated.base()).await).await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::Value;
 use testkit::real::moto::{BUCKET, KEY_NAME, Site};
+use testkit::real::simulated_ec2;
 use testkit::wait;
 
 use crate::ec2::{Answer, Ec2, Element, TIMEOUT, authorization};
@@ -32,6 +33,39 @@ impl Resources {
             security_group: site.security_group,
             image: site.image,
             key_name: KEY_NAME.to_owned(),
+            bucket: BUCKET.to_owned(),
+        }
+    }
+}
+
+impl Resources {
+    /// The resources of a simulated EC2: those of its start, with a bucket and an image of the account.
+    pub async fn of_simulation(base: &str) -> Resources {
+        let peer = Ec2::new(base);
+        let place =
+            "<CreateBucketConfiguration><LocationConstraint>us-west-2</LocationConstraint></CreateBucketConfiguration>";
+        let request =
+            peer.http.put(format!("{base}/{BUCKET}")).header("Authorization", authorization("s3")).body(place);
+        Answer::read(request.send().await.expect("the simulation answers")).await.unwrap().expect_ok();
+        let zone = [("Size", "8"), ("AvailabilityZone", "us-west-2a")];
+        let volume = peer.ok("CreateVolume", &zone).await.find("volumeId").text().to_owned();
+        let snapshot = peer.ok("CreateSnapshot", &[("VolumeId", &volume)]).await.find("snapshotId").text().to_owned();
+        peer.ok("DeleteVolume", &[("VolumeId", &volume)]).await;
+        let parameters = [
+            ("Name", "base"),
+            ("RootDeviceName", "/dev/sda1"),
+            ("VirtualizationType", "hvm"),
+            ("BlockDeviceMapping.1.DeviceName", "/dev/sda1"),
+            ("BlockDeviceMapping.1.Ebs.SnapshotId", &snapshot),
+            ("BlockDeviceMapping.1.Ebs.VolumeType", "gp3"),
+            ("BlockDeviceMapping.1.Ebs.DeleteOnTermination", "true"),
+        ];
+        let image = peer.ok("RegisterImage", &parameters).await.find("imageId").text().to_owned();
+        Resources {
+            subnets: simulated_ec2::SUBNETS.map(str::to_owned),
+            security_group: simulated_ec2::SECURITY_GROUP.to_owned(),
+            image,
+            key_name: simulated_ec2::KEY_NAME.to_owned(),
             bucket: BUCKET.to_owned(),
         }
     }

@@ -6,6 +6,7 @@ use nodepool_model::records::static_host::HostIdentity;
 use serde_json::json;
 use testkit::openstack_harness::in_process_driver::{InProcessDriver, open_driver};
 use testkit::provider_harness::{ProviderHarness, provider_section};
+use testkit::real::simulated_ec2::SimulatedEc2;
 use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::real::simulated_openstack::SimulatedOpenStack;
 
@@ -24,11 +25,13 @@ pub struct Case {
 pub enum CloudKind {
     OpenStack,
     Kubernetes,
+    Ec2,
 }
 
 pub enum SimulatedCloud {
     OpenStack(SimulatedOpenStack),
     Kubernetes(SimulatedKubernetes),
+    Ec2(SimulatedEc2),
 }
 
 impl SimulatedCloud {
@@ -37,6 +40,7 @@ impl SimulatedCloud {
         match self {
             SimulatedCloud::OpenStack(cloud) => cloud.knobs(json!({"page_size": 1})).await,
             SimulatedCloud::Kubernetes(cluster) => cluster.knobs(json!({"page_limit": 1})).await,
+            SimulatedCloud::Ec2(cloud) => cloud.knobs(json!({"page_limit": 1})).await,
         }
     }
 }
@@ -52,6 +56,7 @@ impl Case {
         Some(match self.cloud? {
             (CloudKind::OpenStack, flags) => SimulatedCloud::OpenStack(SimulatedOpenStack::start(flags).await),
             (CloudKind::Kubernetes, flags) => SimulatedCloud::Kubernetes(SimulatedKubernetes::start(flags).await),
+            (CloudKind::Ec2, flags) => SimulatedCloud::Ec2(SimulatedEc2::start(flags).await),
         })
     }
 
@@ -61,6 +66,7 @@ impl Case {
             None => return ContractHarness { provider: ProviderHarness::of_config(self.config), cloud },
             Some(SimulatedCloud::OpenStack(cloud)) => Box::new(InProcessDriver(cloud.clouds_yaml())),
             Some(SimulatedCloud::Kubernetes(cluster)) => Box::new(InProcessKubernetes(vec![cluster.kubeconfig()])),
+            Some(SimulatedCloud::Ec2(cloud)) => Box::new(cloud.driver()),
         };
         let section = provider_section(self.config);
         let provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&*drivers)).unwrap());
@@ -77,6 +83,7 @@ impl Case {
             Some(SimulatedCloud::Kubernetes(cluster)) => {
                 visitor.with(kubernetes::open_with(&section, vec![cluster.kubeconfig()]).unwrap())
             }
+            Some(SimulatedCloud::Ec2(cloud)) => visitor.with(cloud.driver().open_driver(&section).unwrap()),
         }
     }
 }
@@ -216,5 +223,26 @@ providers:
         cloud: None,
         is_limited: false,
     };
-    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic]
+    let aws = Case {
+        driver: "aws",
+        config: "labels: [{name: small}]
+diskimages: [{name: debian, elements: [vm]}]
+providers:
+  - name: contract
+    driver: aws
+    region-name: us-west-2
+    rate: 1000
+    cloud-images: [{name: image, image-id: ami-00000000000000001, username: zuul}]
+    diskimages: [{name: debian, import-method: ebs-direct}]
+    pools:
+      - name: main
+        subnet-id: subnet-0000000000000000a
+        security-group-id: sg-00000000000000002
+        labels: [{name: small, cloud-image: image, instance-type: t3.medium, key-name: nodepool}]
+",
+        host: None,
+        cloud: Some((CloudKind::Ec2, &["--boot-s", "0.1", "--terminate-s", "0.1", "--subnet-addresses", "2"])),
+        is_limited: true,
+    };
+    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic, aws]
 }

@@ -21,6 +21,8 @@ use reqwest::StatusCode;
 
 /// Listings that are searched for an instance which an earlier process or attempt may have created.
 const MAX_SEARCH_LISTINGS: u32 = 4;
+/// An instance that an earlier process recorded exists no more if so many listings lack it.
+const MAX_PRIOR_LISTINGS: u32 = 10;
 /// A call without a response is repeated at most so often, after this pause.
 const MAX_REPEATS: u32 = 5;
 const REPEAT_PAUSE: Seconds = Seconds(1.0);
@@ -54,7 +56,8 @@ enum Step {
     AwaitingHost,
     Creating,
     CreatingTemplate,
-    Booting,
+    /// The number of listings so far.
+    Booting(u32),
     Finished,
 }
 
@@ -89,7 +92,7 @@ impl LaunchInstance {
             Step::AllocatingHost => "submit allocating host",
             Step::AwaitingHost => "allocating host",
             Step::Creating => "submit creating instance",
-            Step::Booting => "creating instance",
+            Step::Booting(_) => "creating instance",
             Step::Finished => "complete",
         }
     }
@@ -113,7 +116,7 @@ impl LaunchInstance {
             (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
                 self.repeat("no response within the deadline".to_owned(), Self::create)
             }
-            (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
+            (Step::Booting(listings), Input::Observed(inventory)) => self.check_boot(listings, inventory),
             (_, Input::Reply(Ok(Reply::Refused(error)))) => Next::Failed(error.into_error()),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
@@ -125,7 +128,7 @@ impl LaunchInstance {
             return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
         };
         if self.id.instance.is_some() {
-            return self.observe(Step::Booting);
+            return self.observe(Step::Booting(0));
         }
         if self.order.may_exist || self.order.may_appear {
             let listings = if self.order.may_appear { MAX_SEARCH_LISTINGS } else { 1 };
@@ -309,7 +312,7 @@ impl LaunchInstance {
             self.context.record_capacity(place);
         }
         self.set_instance(instance);
-        self.observe(Step::Booting)
+        self.observe(Step::Booting(0))
     }
 
     fn set_instance(&mut self, instance: String) {
@@ -352,7 +355,7 @@ impl LaunchInstance {
         let found = inventory.instances().iter().find(is_own).map(|found| AwsId::of(&found.external_id).instance);
         if let Some(Some(instance)) = found {
             self.set_instance(instance);
-            return self.check_boot(inventory);
+            return self.check_boot(0, inventory);
         }
         if left > 1 {
             return self.observe(Step::Searching(left - 1));
@@ -363,7 +366,7 @@ impl LaunchInstance {
         }
     }
 
-    fn check_boot(&mut self, inventory: &Inventory) -> Next<Call> {
+    fn check_boot(&mut self, listings: u32, inventory: &Inventory) -> Next<Call> {
         let (Some(id), Some(label)) = (self.id.instance.clone(), self.label.clone()) else { return self.no_place() };
         if let Some(found) = self.context.ended(&id) {
             let text = match found.reason.message.as_str() {
@@ -372,13 +375,16 @@ impl LaunchInstance {
             };
             return Next::Failed(ended(&found.reason.code, &text));
         }
-        // A new instance may be missing in listings.
         match inventory.find(&instance_key(&id)) {
             Some(instance) if instance.state == InstanceState::Running => {
                 let node = instances::launched(&self.context, instance, &self.id, &label, &self.image_id);
                 Next::Done(Outcome::Launched(Box::new(node)))
             }
-            _ => self.observe(Step::Booting),
+            None if self.order.prior_instance.is_some() && listings >= MAX_PRIOR_LISTINGS => {
+                Next::Failed(CloudError::not_found(format!("instance {id} of an earlier process")))
+            }
+            // A new instance may be missing in listings.
+            _ => self.observe(Step::Booting(listings + 1)),
         }
     }
 
