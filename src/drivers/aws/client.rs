@@ -1,7 +1,5 @@
 //! HTTP client of AWS: signs a request with the account's credentials, sends it and reads the response.
 
-use std::time::SystemTime;
-
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{
     PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode,
@@ -15,7 +13,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, StatusCode, redirect};
 
 use super::calls::{Body, Call, HttpRequest, Reply, Service};
-use super::credentials::{Access, Account};
+use super::credentials::{self, Access, Account};
 use super::errors::{ApiError, failed, retry_after, transport_error};
 use crate::common::object_store::FilePart;
 
@@ -158,7 +156,7 @@ fn add_signature(
     request: &HttpRequest,
     url: &str,
     body: &[u8],
-    credentials: &Credentials,
+    identity: &Credentials,
     region: &str,
 ) -> Result<(), CloudError> {
     let mut settings = SigningSettings::default();
@@ -168,12 +166,12 @@ fn add_signature(
         settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
     }
     let unsigned = |error: &dyn std::error::Error| failed(format!("cannot sign a request: {error}"));
-    let identity = credentials.clone().into();
+    let identity = identity.clone().into();
     let parameters = v4::SigningParams::builder()
         .identity(&identity)
         .region(region)
         .name(request.service.signing_name())
-        .time(SystemTime::now())
+        .time(credentials::now())
         .settings(settings)
         .build()
         .map_err(|error| unsigned(&error))?

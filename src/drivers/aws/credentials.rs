@@ -76,14 +76,14 @@ impl Account {
             Some(config) => config.clone(),
             None => state.config.insert(Arc::new(self.load(profile.as_deref()).await)).clone(),
         };
-        let is_due = |current: &Current| current.renew_at.is_some_and(|at| SystemTime::now() >= at);
+        let is_due = |current: &Current| current.renew_at.is_some_and(|at| now() >= at);
         if state.current.as_ref().is_none_or(is_due) {
             match credentials(&config).await {
                 Ok(credentials) => state.current = Some(Current::new(credentials)),
                 // Until they expire, the old ones serve.
                 Err(error) => {
                     let expires = state.current.as_ref().and_then(|current| current.credentials.expiry());
-                    if expires.is_none_or(|at| SystemTime::now() >= at) {
+                    if expires.is_none_or(|at| now() >= at) {
                         return Err(error);
                     }
                 }
@@ -113,10 +113,15 @@ impl Account {
     }
 }
 
+/// The time of the wall clock, in which credentials expire and requests are signed.
+pub fn now() -> SystemTime {
+    chrono::Utc::now().into()
+}
+
 impl Current {
     fn new(credentials: Credentials) -> Self {
         let renew_at = credentials.expiry().map(|expiry| {
-            let lifetime = expiry.duration_since(SystemTime::now()).unwrap_or_default();
+            let lifetime = expiry.duration_since(now()).unwrap_or_default();
             expiry - RENEWAL_MARGIN.min(lifetime / 4)
         });
         Self { credentials, renew_at }
@@ -218,7 +223,7 @@ mod tests {
     #[test]
     fn temporary_credentials_are_renewed_before_they_expire() {
         let current = |lifetime_s: u64| {
-            let expiry = SystemTime::now() + Duration::from_secs(lifetime_s);
+            let expiry = now() + Duration::from_secs(lifetime_s);
             let renew_at = Current::new(Credentials::new("a", "b", None, Some(expiry), "test")).renew_at.unwrap();
             expiry.duration_since(renew_at).unwrap().as_secs_f64().round() as u64
         };

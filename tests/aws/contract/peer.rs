@@ -53,6 +53,7 @@ impl Resources {
         peer.ok("DeleteVolume", &[("VolumeId", &volume)]).await;
         let parameters = [
             ("Name", "base"),
+            ("Architecture", "x86_64"),
             ("RootDeviceName", "/dev/sda1"),
             ("VirtualizationType", "hvm"),
             ("BlockDeviceMapping.1.DeviceName", "/dev/sda1"),

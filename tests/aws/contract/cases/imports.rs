@@ -97,15 +97,6 @@ pub async fn image(peer: Arc<Peer>) {
     remove(&peer, &key).await;
 }
 
-/// The driver reads failures of imports from such a task.
-pub async fn missing_object(peer: Arc<Peer>) {
-    let task = import_snapshot(&peer, "no-such-object.raw").await;
-    let task = ended(&peer, task.child("importTaskId").text()).await;
-    let detail = task.child("snapshotTaskDetail");
-    assert_eq!((detail.child("status").text(), detail.child("snapshotId").text()), ("deleted", ""));
-    assert!(!detail.child("statusMessage").text().is_empty(), "{task:?}");
-}
-
 pub async fn unknown(peer: Arc<Peer>) {
     let calls = [
         ("DescribeImportSnapshotTasks", "import-snap-0123456789abcdef0"),

@@ -48,7 +48,6 @@ pub fn all(peer: &Arc<Peer>) -> Vec<(&'static str, LocalBoxFuture<'static, ()>)>
         ("a snapshot of an image is in use", images::snapshot_in_use(on()).boxed_local()),
         ("an object is imported as a snapshot", imports::snapshot(on()).boxed_local()),
         ("an object is imported as an image", imports::image(on()).boxed_local()),
-        ("an import without its object ends as deleted", imports::missing_object(on()).boxed_local()),
         ("an unknown task is refused", imports::unknown(on()).boxed_local()),
         ("blocks become a snapshot", snapshots::written(on()).boxed_local()),
         ("blocks are checked", snapshots::checked(on()).boxed_local()),
