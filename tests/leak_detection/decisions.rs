@@ -44,7 +44,7 @@ fn ids_listed(instances: &[Instance]) -> Event {
 
 fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
     let nodes = nodes.iter().map(|(id, node)| (NodeId::from((*id).to_owned()), node.clone().map(Box::new)));
-    Event::Proven(lab_provider(), Some(Proof { nodes: nodes.collect(), issued_ids_below: 1000 }))
+    Event::Proven(lab_provider(), Some(Proof { nodes: nodes.collect(), issued_ids_below: 1000, uploads: None }))
 }
 
 /// Runs a sweep, its listing and the proof from ZooKeeper. Returns the effects of the listing: none if the ids alone
@@ -245,8 +245,9 @@ fn instances_with_unissued_node_ids_are_reported_and_kept() {
     let instances = [("a", "0000000100"), ("b", "100"), ("c", DELETED)].map(|(id, node)| instance(id, "lab", node));
     let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
         ["0000000100", "100", DELETED].map(|id| (NodeId::from(id.to_owned()), None)).into();
-    let proof =
-        |issued_ids_below| Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below }));
+    let proof = |issued_ids_below| {
+        Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), issued_ids_below, uploads: None }))
+    };
     let reported = |effects: &[Effect]| match effects {
         [Effect::UnissuedId(_, candidates)] => {
             candidates.iter().map(|candidate| candidate.external_id.to_string()).collect()

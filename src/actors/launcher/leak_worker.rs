@@ -16,13 +16,14 @@ use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
-use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
+use nodepool_driver::cloud_resource::{CloudResource, UnusedResources, UploadMark};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::config::Config;
 use nodepool_model::metrics::statsd_metrics;
-use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
-use nodepool_policy::cleanup::leaks::{Effect, Event, LeakCandidate, LeakDetector, Proof};
+use nodepool_model::records::ids::{BuildId, ExternalId, NodeId, ProviderName, UploadId};
+use nodepool_policy::cleanup::leaks::{Effect, Event, LeakCandidate, LeakDetector, Proof, upload_marks};
+use nodepool_policy::cleanup::unused_resources::UploadProof;
 use nodepool_policy::invariants::nodes::check_server_deletion;
 use nodepool_zk::txn::store::Store;
 use zookeeper_server::types::ZkError;
@@ -104,6 +105,14 @@ fn first_ids(candidates: &[LeakCandidate]) -> String {
     shown.collect::<Vec<_>>().join(",")
 }
 
+/// The uploads to a provider, by ZooKeeper itself and not by the mirror.
+async fn read_uploads(store: &Store, provider: &ProviderName) -> Result<UploadProof, ZkError> {
+    let (existing, issued_builds_below) = store.read_upload_ids(provider).await?;
+    let mark =
+        |(build, upload): (BuildId, UploadId)| UploadMark { build: build.to_string(), upload: upload.to_string() };
+    Ok(UploadProof { existing: existing.into_iter().map(mark).collect(), issued_builds_below })
+}
+
 impl LeakWorker {
     pub fn new(deps: LeakWorkerDeps) -> Self {
         Self {
@@ -129,8 +138,10 @@ impl LeakWorker {
         match effect {
             Effect::ListServerIds(provider) => self.submit(provider, Job::ListServerIds, JobPurpose::Listing, ctx),
             Effect::List(provider) => self.submit(provider, Job::List, JobPurpose::Listing, ctx),
-            Effect::Prove(provider, nodes) => self.prove(provider, nodes, Event::Proven, ctx),
-            Effect::ProveUnused(provider, nodes) => self.prove(provider, nodes, Event::UnusedProven, ctx),
+            Effect::Prove(provider, nodes) => self.prove(provider, nodes, false, Event::Proven, ctx),
+            Effect::ProveUnused(provider, nodes, has_uploads) => {
+                self.prove(provider, nodes, has_uploads, Event::UnusedProven, ctx);
+            }
             Effect::SetLeakedUsage(provider, usage) => {
                 if let Some(handle) = self.deps.providers.get(&provider) {
                     handle.set_leaked_usage.do_send(SetLeakedUsage(usage));
@@ -179,13 +190,15 @@ impl LeakWorker {
         &mut self,
         provider: ProviderName,
         nodes: Vec<NodeId>,
+        has_uploads: bool,
         event: fn(ProviderName, Option<Proof>) -> Event,
         ctx: &mut Context<Self>,
     ) {
-        let store = self.deps.store.clone();
+        let (store, of_provider) = (self.deps.store.clone(), provider.clone());
         let reading = async move {
             let nodes = store.read_latest(&nodes).await?;
-            Ok(Proof { nodes, issued_ids_below: store.issued_id_count().await? })
+            let uploads = if has_uploads { Some(read_uploads(&store, &of_provider).await?) } else { None };
+            Ok(Proof { nodes, issued_ids_below: store.issued_id_count().await?, uploads })
         };
         ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
             let proof = result.map_err(|error| {
@@ -201,6 +214,12 @@ impl LeakWorker {
         }
         if let Some(node) = resource.node().map(NodeId::from)
             && !self.is_proven(&resource.id, &node)
+        {
+            return;
+        }
+        let snapshot = self.deps.store.mirror().snapshot();
+        if let (None, Some(mark)) = (resource.node(), resource.upload())
+            && upload_marks(&snapshot, &provider).any(|known| known == mark)
         {
             return;
         }
@@ -317,7 +336,7 @@ impl LeakWorker {
             }
             // The resource was deleted by another client, or is in use again. Neither is an error.
             Err(CloudError::NotFound(_)) => {}
-            Err(CloudError::Failed { .. }) if resource.node().is_none() => {}
+            Err(CloudError::Failed { .. }) if resource.node().is_none() && resource.upload().is_none() => {}
             Err(error) => {
                 warn!(target: "nodepool.LeakWorker", %provider, resource = kind, %id, %error, "cannot delete unused resource");
             }

@@ -22,7 +22,7 @@ pub static NODEPOOL: LoggerNames = LoggerNames {
 };
 
 /// Modules that do the work for which Nodepool 11 has a logger.
-const MODULES: [(&str, &str); 24] = [
+const MODULES: [(&str, &str); 25] = [
     ("nodepool::actors::builder::builder", "nodepool.builder.NodePoolBuilder"),
     ("nodepool::actors::launcher::backing_worker", "nodepool.driver.metastatic.MetastaticAdapter"),
     ("nodepool::actors::launcher::cleanup_worker", "nodepool.CleanupWorker"),
@@ -39,6 +39,7 @@ const MODULES: [(&str, &str); 24] = [
     ("nodepool::actors::provider::task_manager", "nodepool.StateMachineProvider"),
     ("nodepool::actors::web", "nodepool.WebApp"),
     ("nodepool_drivers::common::keyscan", "nodepool.utils"),
+    ("nodepool_drivers::aws", "nodepool.AwsAdapter"),
     ("nodepool_drivers::metastatic", "nodepool.driver.metastatic.MetastaticAdapter"),
     ("nodepool_drivers::openstack", "nodepool.OpenStackAdapter"),
     ("nodepool_drivers::static_nodes", "nodepool.driver.static"),
@@ -49,7 +50,8 @@ const MODULES: [(&str, &str); 24] = [
     ("zookeeper_server", "nodepool.zk.ZooKeeper"),
 ];
 
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
+    dotted("nodepool.AwsAdapter", "provider"),
     dotted("nodepool.OpenStackAdapter", "provider"),
     dotted("nodepool.PoolWorker", "pool"),
     dotted("nodepool.StateMachineNodeDeleter", "provider"),

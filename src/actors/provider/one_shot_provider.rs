@@ -18,7 +18,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::time::Seconds;
 pub use nodepool_policy::cleanup::leaks::{LeakCandidate, leak_candidates};
-pub use nodepool_policy::cleanup::unused_resources::orphans;
+pub use nodepool_policy::cleanup::unused_resources::{orphaned_uploads, orphans};
 use python_yaml::diagnostics::Diagnostic;
 
 /// Maximum number of concurrent calls.

@@ -322,6 +322,11 @@ pub fn own_images(next: Option<&str>) -> Call {
     page("ec2.DescribeImages", form, PAGE_SIZE, next, |_, body| xml(body).map(Reply::Images))
 }
 
+pub fn own_image_named(name: &str) -> Call {
+    let form = Form::new("DescribeImages").with_list("Owner", ["self"]).with("Filter.1.Name", "name");
+    images(form.with_list("Filter.1.Value", [name]))
+}
+
 pub fn register_image(form: Form) -> Call {
     change("ec2.RegisterImage", form, |_, body| xml(body).map(Reply::Registered))
 }

@@ -21,10 +21,10 @@ const IMAGE_NAME: &str = "{image_name}-{timestamp}";
 /// Reads are this many times as fast as changes.
 const READS_PER_CHANGE: f64 = 10.0;
 /// Tags of an object in S3; three of them are marks.
-const MAX_OBJECT_TAGS: usize = 10;
+pub const MAX_OBJECT_TAGS: usize = 10;
 const MARKS: usize = 3;
-/// Without `image-import-timeout`, an import ends after this time at the latest.
-const IMPORT_TIMEOUT: Seconds = Seconds(4.0 * 3600.0);
+/// An import that takes longer has failed.
+pub const IMPORT_TIMEOUT: Seconds = Seconds(4.0 * 3600.0);
 
 /// A parsed section.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,8 @@ pub struct Settings {
     /// The bucket for imports.
     pub bucket: Option<String>,
     pub image_format: String,
-    /// Time for which an import waits for other imports; `None` does not wait.
+    /// Time for which an import waits for other imports, and for a snapshot that is written directly; `None` does not
+    /// wait for other imports.
     pub import_wait: Option<Seconds>,
     pub post_upload_hook: Option<String>,
     pub disk_images: BTreeMap<ImageName, Arc<DiskImageSpec>>,
@@ -241,6 +242,11 @@ fn disk_images(provider: &ProviderConfig, has_bucket: bool, diagnostics: &mut Di
             volume,
             tags: texts(node, "tags"),
         };
+        let format = provider.section.get("image-format").and_then(YamlNode::as_text).unwrap_or("raw");
+        if method == ImportMethod::EbsDirect && format != "raw" {
+            let help = "remove `image-format`, or use `import-method: snapshot`; its uploads make no bootable image";
+            diagnostics.warning(node.at, format!("diskimage {name} is written block by block, but not raw"), help);
+        }
         if method != ImportMethod::EbsDirect && !has_bucket {
             let help = "add `object-storage: {bucket-name: …}`, or use `import-method: ebs-direct`; its uploads fail";
             diagnostics.warning(node.at, format!("diskimage {name} has no bucket to be imported from"), help);

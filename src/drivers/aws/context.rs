@@ -11,8 +11,10 @@ use super::config::Settings;
 use super::label::{AwsLabel, ImageSource, Place};
 use super::places::FullPlaces;
 use super::quota_codes;
+use super::request_body::template_name;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::state_machine::REFRESH_INTERVAL;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Resources;
 
@@ -28,6 +30,8 @@ pub struct ProviderContext {
     full: Mutex<FullPlaces>,
     ended: Mutex<HashMap<String, Ended>>,
     templates: Mutex<BTreeMap<String, Instant>>,
+    /// When limits, volumes and AMIs were read.
+    limits_read: Mutex<Option<Instant>>,
 }
 
 /// What the cloud has told about types, images and limits.
@@ -64,11 +68,22 @@ impl ProviderContext {
             full: Mutex::default(),
             ended: Mutex::default(),
             templates: Mutex::default(),
+            limits_read: Mutex::default(),
         }
     }
 
     pub fn catalog(&self) -> MutexGuard<'_, Catalog> {
         lock(&self.catalog)
+    }
+
+    /// Whether limits, volumes and AMIs are to be read again. Refreshes that look for reclaimed instances are more
+    /// frequent.
+    pub fn are_limits_due(&self) -> bool {
+        lock(&self.limits_read).is_none_or(|at| at.elapsed().as_secs_f64() >= REFRESH_INTERVAL.0 - 1.0)
+    }
+
+    pub fn record_limits_read(&self) {
+        *lock(&self.limits_read) = Some(Instant::now());
     }
 
     /// The places of a label to try now.
@@ -84,8 +99,9 @@ impl ProviderContext {
         lock(&self.full).remove(place);
     }
 
-    pub fn full_places(&self) -> Vec<(Place, Duration)> {
-        lock(&self.full).list(Instant::now())
+    /// The places of a label that are skipped now.
+    pub fn full_places(&self, label: &AwsLabel) -> Option<String> {
+        lock(&self.full).describe(&label.places(), Instant::now())
     }
 
     /// Replaces what is known about ended instances by what a complete listing shows.
@@ -124,8 +140,20 @@ impl ProviderContext {
         templates.insert(name.to_owned(), Instant::now());
     }
 
-    pub fn has_used_template(&self, name: &str) -> bool {
-        lock(&self.templates).get(name).is_some_and(|used| used.elapsed() < TEMPLATE_KEPT_FOR)
+    /// Whether a launch template was used a short time ago, or a label of the configuration may use it.
+    pub fn needs_template(&self, name: &str) -> bool {
+        let is_recent = |used: &Instant| used.elapsed() < TEMPLATE_KEPT_FOR;
+        lock(&self.templates).get(name).is_some_and(is_recent) || self.configured_templates().contains(name)
+    }
+
+    /// The templates of all fleets, with each AMI that is known.
+    fn configured_templates(&self) -> BTreeSet<String> {
+        let catalog = self.catalog();
+        let images: Vec<Option<&Image>> = catalog.images.values().map(Option::as_ref).chain([None]).collect();
+        let fleets: Vec<_> = self.settings.labels().filter(|label| label.fleet.is_some()).collect();
+        let names =
+            fleets.iter().flat_map(|label| images.iter().map(|image| template_name(&self.provider, label, *image)));
+        names.collect()
     }
 }
 

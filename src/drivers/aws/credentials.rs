@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::ProvideCredentials;
@@ -103,11 +105,14 @@ impl Account {
         let client = aws_smithy_http_client::Builder::new()
             .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
             .build_https();
-        let mut loader = aws_config::defaults(BehaviorVersion::latest())
-            .http_client(client)
-            .region(Region::new(self.region.clone()));
+        let region = Region::new(self.region.clone());
+        let mut loader =
+            aws_config::defaults(BehaviorVersion::latest()).http_client(client.clone()).region(region.clone());
+        // A profile that the configuration names precedes the environment.
         if let Some(profile) = profile {
-            loader = loader.profile_name(profile);
+            let settings = ProviderConfig::default().with_http_client(client).with_region(Some(region));
+            let of_profile = ProfileFileCredentialsProvider::builder().profile_name(profile).configure(&settings);
+            loader = loader.profile_name(profile).credentials_provider(of_profile.build());
         }
         loader.load().await
     }

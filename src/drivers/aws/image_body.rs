@@ -24,7 +24,7 @@ pub struct ImageBody<'a> {
 }
 
 impl ImageBody<'_> {
-    /// Names this upload, also if it is repeated by another process.
+    /// Names this attempt of the upload. The name of the image has the time of the attempt.
     fn token(&self) -> String {
         let marks: Vec<String> = self.order.marks.iter().map(|(key, value)| format!("{key}={value}")).collect();
         hexadecimal(&Sha256::digest(format!("{} {}", self.order.name, marks.join(" ")).as_bytes()))

@@ -1,29 +1,43 @@
-//! Resources that launches may leave behind: volumes, dedicated hosts, and launch templates of fleets.
+//! Resources that launches may leave behind: volumes, dedicated hosts and launch templates of fleets; and what uploads leave.
 
 use super::config::Settings;
 use super::request_body::TEMPLATE_PREFIX;
-use nodepool_driver::cloud_resource::ResourceKind;
+use nodepool_driver::cloud_resource::{ResourceKind, ResourceOwner};
 use nodepool_model::records::time::Seconds;
 
 pub const VOLUMES: &str = "volumes";
 pub const HOSTS: &str = "hosts";
 pub const TEMPLATES: &str = "launch_templates";
+/// Kinds that uploads make, in the order of deletion: an AMI holds its snapshots.
+pub const IMAGES: &str = "amis";
+pub const SNAPSHOTS: &str = "snapshots";
+pub const OBJECTS: &str = "objects";
+
 const INTERVAL: Seconds = Seconds(600.0);
 /// A launch template that was not in use for this time is deleted.
 const TEMPLATE_INTERVAL: Seconds = Seconds(3600.0);
 
 /// The kinds of a provider, in the order of deletion.
 pub fn kinds(settings: &Settings) -> Vec<ResourceKind> {
-    let marked = |name, unused| ResourceKind { name, interval: INTERVAL, has_metadata: true, unused };
-    let mut kinds = vec![marked(VOLUMES, "not attached")];
-    if settings.labels().any(|label| label.dedicated_host) {
-        kinds.push(marked(HOSTS, "without a node"));
-    }
+    let kind = |name, owner, unused| ResourceKind { name, interval: INTERVAL, owner, unused };
+    // A host costs money also after its last label was removed.
+    let mut kinds =
+        vec![kind(VOLUMES, ResourceOwner::Node, "not attached"), kind(HOSTS, ResourceOwner::Node, "without a node")];
     if settings.labels().any(|label| label.fleet.is_some()) {
-        let (interval, unused) = (TEMPLATE_INTERVAL, "not configured");
-        kinds.push(ResourceKind { name: TEMPLATES, interval, has_metadata: false, unused });
+        let interval = TEMPLATE_INTERVAL;
+        kinds.push(ResourceKind { interval, ..kind(TEMPLATES, ResourceOwner::Unmarked, "not configured") });
+    }
+    if !settings.disk_images.is_empty() {
+        let of_upload = |name| kind(name, ResourceOwner::Upload, "of no upload");
+        kinds.extend([of_upload(IMAGES), of_upload(SNAPSHOTS)]);
+        kinds.extend(settings.bucket.is_some().then(|| of_upload(OBJECTS)));
     }
     kinds
+}
+
+/// Whether a kind is made by uploads.
+pub fn is_of_uploads(kind: &str) -> bool {
+    [IMAGES, SNAPSHOTS, OBJECTS].contains(&kind)
 }
 
 /// Whether a launch template has a name as the driver gives it.

@@ -151,6 +151,9 @@ impl Driver for Aws {
             Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
             Job::List | Job::ListServerIds => Machine::List(ListInstances::new(context)),
             Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(context, kinds)),
+            Job::DeleteUnused(resource) if leaks::is_of_uploads(resource.kind) => {
+                Machine::DeleteImage(DeleteImage::new(context, &resource.id))
+            }
             Job::DeleteUnused(resource) => Machine::OneCall(unused_resources::delete(resource)),
             Job::Console(id) => {
                 let call = calls::console(&AwsId::of(id).instance.unwrap_or_default());
@@ -263,9 +266,9 @@ impl StateMachine for Machine {
 
     fn obstacle(&self) -> Option<String> {
         match self {
+            Machine::Launch(machine) => machine.obstacle(),
             Machine::Delete(machine) => machine.obstacle(),
-            Machine::Launch(_)
-            | Machine::Refresh(_)
+            Machine::Refresh(_)
             | Machine::List(_)
             | Machine::ListUnused(_)
             | Machine::OneCall(_)

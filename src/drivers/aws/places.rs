@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::label::Place;
@@ -11,12 +12,20 @@ use super::label::Place;
 const SKIPPED_FOR: Duration = Duration::from_secs(180);
 
 #[derive(Debug, Default)]
-pub struct FullPlaces(BTreeMap<Place, Instant>);
+pub struct FullPlaces(BTreeMap<Place, Full>);
+
+/// The end of the time for which a place is skipped.
+#[derive(Clone, Copy, Debug)]
+struct Full {
+    until: Instant,
+    /// The same for people.
+    wall: DateTime<Utc>,
+}
 
 impl FullPlaces {
     /// The place has no capacity now.
     pub fn insert(&mut self, place: Place, now: Instant) {
-        self.0.insert(place, now + SKIPPED_FOR);
+        self.0.insert(place, Full { until: now + SKIPPED_FOR, wall: Utc::now() + SKIPPED_FOR });
     }
 
     /// The place has capacity.
@@ -26,18 +35,22 @@ impl FullPlaces {
 
     /// The places to try, in their order, without the full ones. If all are full, the one that was full first is tried.
     pub fn usable(&mut self, places: Vec<Place>, now: Instant) -> Vec<Place> {
-        self.0.retain(|_, until| *until > now);
+        self.0.retain(|_, full| full.until > now);
         let usable: Vec<Place> = places.iter().filter(|place| !self.0.contains_key(*place)).cloned().collect();
         if !usable.is_empty() {
             return usable;
         }
-        places.into_iter().min_by_key(|place| self.0.get(place).copied()).into_iter().collect()
+        places.into_iter().min_by_key(|place| self.0.get(place).map(|full| full.until)).into_iter().collect()
     }
 
-    /// Full places, with the time for which they are still skipped.
-    pub fn list(&self, now: Instant) -> Vec<(Place, Duration)> {
-        let left = |until: &Instant| until.saturating_duration_since(now);
-        self.0.iter().filter(|(_, until)| **until > now).map(|(place, until)| (place.clone(), left(until))).collect()
+    /// Those of these places that are skipped now, for `nodepool why`; `None` if there are none.
+    pub fn describe(&self, places: &[Place], now: Instant) -> Option<String> {
+        let full = places.iter().filter_map(|place| Some((place, self.0.get(place)?)));
+        let skipped = full.filter(|(_, full)| full.until > now);
+        let texts: Vec<String> = skipped
+            .map(|(place, full)| format!("{place} is full until {} UTC", full.wall.format("%H:%M:%S")))
+            .collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
     }
 }
 
@@ -57,7 +70,9 @@ mod tests {
         let all = || vec![place("a"), place("b")];
         full.insert(place("a"), now);
         assert_eq!(full.usable(all(), now), [place("b")]);
-        assert_eq!(full.list(now), [(place("a"), SKIPPED_FOR)]);
+        let text = full.describe(&all(), now).unwrap();
+        assert!(text.starts_with("t3.medium on demand in a is full until ") && text.ends_with(" UTC"), "{text}");
+        assert_eq!(full.describe(&all(), now + SKIPPED_FOR), None);
         assert_eq!(full.usable(all(), now + SKIPPED_FOR), all());
         full.insert(place("b"), now);
         full.remove(&place("b"));

@@ -15,8 +15,9 @@ use crate::common::python_format::interpolate;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::ProviderName;
 
-/// The names of Nodepool's launch templates begin so.
-pub const TEMPLATE_PREFIX: &str = "nodepool-launch-template-";
+/// The names of our launch templates begin so. Those of Nodepool 11 have another prefix, because its launchers delete
+/// what they have not made.
+pub const TEMPLATE_PREFIX: &str = "nodepool-fleet-template-";
 
 /// What a launch asks for.
 pub struct Launch<'a> {
@@ -63,11 +64,11 @@ impl Launch<'_> {
             .with("InstanceType", &self.place.instance_type)
             .with("EbsOptimized", label.ebs_optimized);
         form.add_given("KeyName", label.key_name.as_ref());
-        self.add_interface(&mut form, "");
+        add_interface(&mut form, "", label);
         form.add_given("NetworkInterface.1.SubnetId", self.place.location.subnet.as_ref());
-        self.add_volumes(&mut form, "");
-        self.add_metadata_options(&mut form, "");
-        self.add_profile(&mut form, "");
+        add_volumes(&mut form, "", label, self.image);
+        add_metadata_options(&mut form, "", label);
+        add_profile(&mut form, "", label);
         form.add_given("UserData", label.userdata.as_ref().map(|text| STANDARD.encode(text)));
         form.add_given("Placement.AvailabilityZone", self.place.location.zone.as_ref());
         if let Some(host) = host {
@@ -125,75 +126,79 @@ impl Launch<'_> {
         form
     }
 
-    /// The launch template of a fleet, without its name.
-    fn template_data(&self) -> Form {
-        const PREFIX: &str = "LaunchTemplateData.";
-        let mut form = Form::new("CreateLaunchTemplate");
-        form.add_given(&format!("{PREFIX}KeyName"), self.label.key_name.as_ref());
-        form.add(&format!("{PREFIX}EbsOptimized"), self.label.ebs_optimized);
-        self.add_interface(&mut form, PREFIX);
-        self.add_volumes(&mut form, PREFIX);
-        self.add_metadata_options(&mut form, PREFIX);
-        self.add_profile(&mut form, PREFIX);
-        let userdata = self.label.userdata.as_ref().map(|text| STANDARD.encode(text));
-        form.add_given(&format!("{PREFIX}UserData"), userdata);
-        let tags = [("nodepool_managed", "True"), ("nodepool_provider_name", self.provider.as_str())];
-        let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        form.add_tags(&["launch-template"], &tags);
-        form
-    }
-
     /// The name of the launch template follows from its content, so that all launchers use the same.
     pub fn template_name(&self) -> String {
-        let digest = Sha256::digest(self.template_data().encoded().as_bytes());
-        format!("{TEMPLATE_PREFIX}{}", hexadecimal(&digest))
+        template_name(self.provider, self.label, self.image)
     }
 
     pub fn create_template(&self) -> Form {
-        self.template_data().with("LaunchTemplateName", self.template_name())
+        template_data(self.provider, self.label, self.image).with("LaunchTemplateName", self.template_name())
     }
+}
 
-    fn add_interface(&self, form: &mut Form, prefix: &str) {
-        let network = &self.label.network;
-        let interface = format!("{prefix}NetworkInterface.1");
-        form.add(&format!("{interface}.DeviceIndex"), 0);
-        form.add(&format!("{interface}.AssociatePublicIpAddress"), network.public_ipv4);
-        form.add_given(&format!("{interface}.SecurityGroupId.1"), network.security_group.as_ref());
-        if network.public_ipv6 {
-            form.add(&format!("{interface}.Ipv6AddressCount"), 1);
+pub fn template_name(provider: &ProviderName, label: &AwsLabel, image: Option<&Image>) -> String {
+    let digest = Sha256::digest(template_data(provider, label, image).encoded().as_bytes());
+    format!("{TEMPLATE_PREFIX}{}", hexadecimal(&digest))
+}
+
+/// The launch template of a fleet, without its name.
+fn template_data(provider: &ProviderName, label: &AwsLabel, image: Option<&Image>) -> Form {
+    const PREFIX: &str = "LaunchTemplateData.";
+    let mut form = Form::new("CreateLaunchTemplate");
+    form.add_given(&format!("{PREFIX}KeyName"), label.key_name.as_ref());
+    form.add(&format!("{PREFIX}EbsOptimized"), label.ebs_optimized);
+    add_interface(&mut form, PREFIX, label);
+    add_volumes(&mut form, PREFIX, label, image);
+    add_metadata_options(&mut form, PREFIX, label);
+    add_profile(&mut form, PREFIX, label);
+    let userdata = label.userdata.as_ref().map(|text| STANDARD.encode(text));
+    form.add_given(&format!("{PREFIX}UserData"), userdata);
+    let tags = [("nodepool_managed", "True"), ("nodepool_provider_name", provider.as_str())];
+    let tags = tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    form.add_tags(&["launch-template"], &tags);
+    form
+}
+
+fn add_interface(form: &mut Form, prefix: &str, label: &AwsLabel) {
+    let network = &label.network;
+    let interface = format!("{prefix}NetworkInterface.1");
+    form.add(&format!("{interface}.DeviceIndex"), 0);
+    form.add(&format!("{interface}.AssociatePublicIpAddress"), network.public_ipv4);
+    form.add_given(&format!("{interface}.SecurityGroupId.1"), network.security_group.as_ref());
+    if network.public_ipv6 {
+        form.add(&format!("{interface}.Ipv6AddressCount"), 1);
+    }
+}
+
+/// The root volume as the label wants it, and that no volume outlives its instance.
+fn add_volumes(form: &mut Form, prefix: &str, label: &AwsLabel, image: Option<&Image>) {
+    let devices = image.map(Image::devices).unwrap_or_default();
+    for (index, device) in devices.into_iter().enumerate() {
+        let mapping = format!("{prefix}BlockDeviceMapping.{}", index + 1);
+        form.add(&format!("{mapping}.DeviceName"), device);
+        form.add(&format!("{mapping}.Ebs.DeleteOnTermination"), true);
+        if index == 0 {
+            let volume = &label.volume;
+            form.add_given(&format!("{mapping}.Ebs.VolumeSize"), volume.size_gib);
+            form.add_given(&format!("{mapping}.Ebs.VolumeType"), volume.kind.as_ref());
+            form.add_given(&format!("{mapping}.Ebs.Iops"), volume.iops);
+            form.add_given(&format!("{mapping}.Ebs.Throughput"), volume.throughput);
         }
     }
+}
 
-    /// The root volume as the label wants it, and that no volume outlives its instance.
-    fn add_volumes(&self, form: &mut Form, prefix: &str) {
-        let devices = self.image.map(Image::devices).unwrap_or_default();
-        for (index, device) in devices.into_iter().enumerate() {
-            let mapping = format!("{prefix}BlockDeviceMapping.{}", index + 1);
-            form.add(&format!("{mapping}.DeviceName"), device);
-            form.add(&format!("{mapping}.Ebs.DeleteOnTermination"), true);
-            if index == 0 {
-                let volume = &self.label.volume;
-                form.add_given(&format!("{mapping}.Ebs.VolumeSize"), volume.size_gib);
-                form.add_given(&format!("{mapping}.Ebs.VolumeType"), volume.kind.as_ref());
-                form.add_given(&format!("{mapping}.Ebs.Iops"), volume.iops);
-                form.add_given(&format!("{mapping}.Ebs.Throughput"), volume.throughput);
-            }
-        }
+fn add_metadata_options(form: &mut Form, prefix: &str, label: &AwsLabel) {
+    if let Some(tokens) = label.imds_tokens {
+        form.add(&format!("{prefix}MetadataOptions.HttpTokens"), tokens);
+        form.add(&format!("{prefix}MetadataOptions.HttpEndpoint"), "enabled");
     }
+}
 
-    fn add_metadata_options(&self, form: &mut Form, prefix: &str) {
-        if let Some(tokens) = self.label.imds_tokens {
-            form.add(&format!("{prefix}MetadataOptions.HttpTokens"), tokens);
-            form.add(&format!("{prefix}MetadataOptions.HttpEndpoint"), "enabled");
-        }
-    }
-
-    fn add_profile(&self, form: &mut Form, prefix: &str) {
-        match &self.label.instance_profile {
-            Some(InstanceProfile::Name(name)) => form.add(&format!("{prefix}IamInstanceProfile.Name"), name),
-            Some(InstanceProfile::Arn(arn)) => form.add(&format!("{prefix}IamInstanceProfile.Arn"), arn),
-            None => {}
-        }
+fn add_profile(form: &mut Form, prefix: &str, label: &AwsLabel) {
+    match &label.instance_profile {
+        Some(InstanceProfile::Name(name)) => form.add(&format!("{prefix}IamInstanceProfile.Name"), name),
+        Some(InstanceProfile::Arn(arn)) => form.add(&format!("{prefix}IamInstanceProfile.Arn"), arn),
+        None => {}
     }
 }
 

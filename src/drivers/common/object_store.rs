@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use http::Method;
 use serde::Deserialize;
 
-/// Bytes of one part of an object.
-pub const PART_SIZE: u64 = 8 * 1024 * 1024;
+/// Bytes of one part of an object, unless it would have too many.
+const PART_SIZE: u64 = 8 * 1024 * 1024;
+const MAX_PARTS: u64 = 10_000;
 
 /// A request for an object, or for the bucket if the key is empty.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,10 +145,11 @@ impl Tagging {
 
 /// The parts of a file, by number from 1.
 pub fn parts(file: &std::path::Path, size: u64) -> BTreeMap<u32, FilePart> {
-    let count = size.div_ceil(PART_SIZE).max(1);
+    let part_size = PART_SIZE.max(size.div_ceil(MAX_PARTS));
+    let count = size.div_ceil(part_size).max(1);
     let part = |index: u64| {
-        let from = index * PART_SIZE;
-        let part = FilePart { file: file.to_owned(), from, length: PART_SIZE.min(size - from) };
+        let from = index * part_size;
+        let part = FilePart { file: file.to_owned(), from, length: part_size.min(size - from) };
         (index as u32 + 1, part)
     };
     (0..count).map(part).collect()
@@ -168,6 +170,7 @@ mod tests {
             }
             assert_eq!((at, parts.len() as u64), (size, size.div_ceil(PART_SIZE).max(1)));
         }
+        assert_eq!(parts("/image".as_ref(), 500 << 30).len(), 10_000);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nodepool_driver::cloud_resource::ResourceKind;
+use nodepool_driver::cloud_resource::{ResourceKind, ResourceOwner};
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, Unavailable};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{UploadConfig, UploadEntry};
@@ -116,7 +116,12 @@ impl Section {
     /// Ports of deleted servers, if they are to be deleted.
     pub fn ports(&self) -> Option<ResourceKind> {
         let unused = "down and without a server";
-        self.port_cleanup_interval.map(|interval| ResourceKind { name: PORTS, interval, has_metadata: false, unused })
+        self.port_cleanup_interval.map(|interval| ResourceKind {
+            name: PORTS,
+            interval,
+            owner: ResourceOwner::Unmarked,
+            unused,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 pub use crate::common::server_section::ImageRef;
 use crate::common::server_section::{self, Section};
-use nodepool_driver::cloud_resource::ResourceKind;
+use nodepool_driver::cloud_resource::{ResourceKind, ResourceOwner};
 use nodepool_driver::facts::LabelImage;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
@@ -38,8 +38,12 @@ impl Settings {
 
     /// Kinds of resources besides servers that are deleted once they are unused.
     pub fn resource_kinds(&self) -> Vec<ResourceKind> {
-        let floating_ips =
-            ResourceKind { name: FLOATING_IPS, interval: Seconds::ZERO, has_metadata: false, unused: "not attached" };
+        let floating_ips = ResourceKind {
+            name: FLOATING_IPS,
+            interval: Seconds::ZERO,
+            owner: ResourceOwner::Unmarked,
+            unused: "not attached",
+        };
         self.clean_floating_ips.then_some(floating_ips).into_iter().chain(self.section.ports()).collect()
     }
 }

@@ -10,7 +10,7 @@ use super::store::{Store, deleted_paths, release, unexpected_reply, write_error_
 use crate::locks::lock::{self, Lock};
 use crate::mirror::records::{Decoded, decode_versioned, versioned};
 use crate::paths;
-use nodepool_model::records::ids::{ProviderName, UploadId};
+use nodepool_model::records::ids::{BuildId, ImageName, ProviderName, UploadId};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
 use nodepool_model::records::json;
@@ -116,6 +116,33 @@ impl Store {
         self.mirror()
             .apply_own_write(|update| update.snapshot_mut().images.put_upload(key.clone(), versioned(record, &stat)));
         Ok((key, stat.version, before))
+    }
+
+    /// Builds and ids of all uploads to a provider, and an upper bound of the issued build ids, read from ZooKeeper.
+    pub async fn read_upload_ids(&self, provider: &ProviderName) -> Result<(Vec<(BuildId, UploadId)>, u64), ZkError> {
+        let (mut found, mut issued_below) = (Vec::new(), 0);
+        self.zk().sync(paths::IMAGES).await?;
+        for image in self.children_or_none(paths::IMAGES).await?.into_iter().map(ImageName::from) {
+            let builds = paths::image_builds(&image);
+            if let Some(stat) = self.zk().exists(&builds).await? {
+                let creations = (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2;
+                issued_below = issued_below.max(u64::try_from(creations).unwrap_or(u64::MAX));
+            }
+            for build in self.children_or_none(&builds).await?.into_iter().filter(|name| name != "lock") {
+                let uploads = paths::image_uploads(&image, &build.clone().into(), provider);
+                let uploads = self.children_or_none(&uploads).await?.into_iter().filter(|name| name != "lock");
+                found.extend(uploads.map(|upload| (BuildId::from(build.clone()), UploadId::from(upload))));
+            }
+        }
+        Ok((found, issued_below))
+    }
+
+    async fn children_or_none(&self, path: &str) -> Result<Vec<String>, ZkError> {
+        match self.zk().children(path).await {
+            Ok((names, _)) => Ok(names),
+            Err(ZkError::NoNode) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The uploads of a build to a provider, read from ZooKeeper; unreadable records are left out.

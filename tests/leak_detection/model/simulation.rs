@@ -541,7 +541,7 @@ impl<'a> LeakSimulation<'a> {
             (!is_partial || self.rng.gen_bool(0.7)).then_some(entry)
         };
         let nodes = nodes.into_iter().filter_map(known).collect();
-        Proof { nodes, issued_ids_below: self.zookeeper.state.next_number }
+        Proof { nodes, issued_ids_below: self.zookeeper.state.next_number, uploads: None }
     }
 
     /// Phase without faults: within a few sweeps leaked servers are deleted, or the exceeded budget is reported.

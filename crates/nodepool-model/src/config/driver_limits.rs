@@ -116,6 +116,7 @@ static DRIVERS: [DriverFacts; 13] = [
     DriverFacts {
         name: "aws",
         manages_images: true,
+        labels_hold_images: true,
         image_format: Some("raw"),
         max_servers_keys: &["max-servers"],
         zone_key: Some("availability-zone"),

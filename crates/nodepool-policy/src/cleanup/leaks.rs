@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::Serialize;
 
-use super::unused_resources::{Findings, Owners, UnusedTracker};
+use super::unused_resources::{Findings, Owners, UnusedTracker, UploadProof};
 use crate::inputs::Inputs;
-use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources};
+use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources, UploadMark};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
@@ -54,6 +54,8 @@ pub struct Proof {
     pub nodes: BTreeMap<NodeId, Option<Box<Node>>>,
     /// Upper bound of the issued node ids: all that were ever issued are smaller.
     pub issued_ids_below: u64,
+    /// The uploads to the provider, if they were to be read.
+    pub uploads: Option<UploadProof>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +81,8 @@ pub enum Effect {
     UnissuedId(ProviderName, Vec<LeakCandidate>),
     /// List resources of these kinds.
     ListUnused(ProviderName, Vec<&'static str>),
-    ProveUnused(ProviderName, Vec<NodeId>),
+    /// Read these nodes, and the uploads to the provider if the flag is set.
+    ProveUnused(ProviderName, Vec<NodeId>, bool),
     /// Delete an unused resource. No event follows: the next listing shows the result.
     DeleteUnused(ProviderName, CloudResource),
     /// More unused resources of a kind than the budget allows.
@@ -277,16 +280,17 @@ impl LeakDetector {
         let owners = Owners {
             provider: &provider,
             exists: &|node| snapshot.node(node).is_some(),
+            upload_exists: &|mark| upload_marks(snapshot, &provider).any(|known| known == *mark),
             leaked_instances: state.candidates.iter().map(|candidate| candidate.node.clone()).collect(),
             proven_instances: state.proven.len(),
             budget: budget_for(snapshot.nodes_of(&provider).count()),
         };
         let kinds = resource_kinds(&provider, inputs);
-        let Findings { deletions, exceeded, to_prove } =
+        let Findings { deletions, exceeded, to_prove, proves_uploads } =
             state.unused.listed(&kinds, listing.filter(|_| snapshot.connected), &owners);
         let mut effects = Vec::new();
-        if !to_prove.is_empty() {
-            effects.push(Effect::ProveUnused(provider.clone(), to_prove));
+        if !to_prove.is_empty() || proves_uploads {
+            effects.push(Effect::ProveUnused(provider.clone(), to_prove, proves_uploads));
         }
         effects.extend(deletions.into_iter().map(|resource| Effect::DeleteUnused(provider.clone(), resource)));
         effects.extend(exceeded.into_iter().map(|(kind, number, budget)| Effect::TooManyUnused {
@@ -387,6 +391,12 @@ fn leak_reason(instance: &ExternalId, node: Option<&Node>) -> Option<LeakReason>
     }
     let own = ExternalId::of(&node.external_id);
     own.is_some_and(|own| !own.is_same(instance)).then_some(LeakReason::OtherInstance)
+}
+
+/// The marks of all uploads to a provider.
+pub fn upload_marks<'a>(snapshot: &'a Snapshot, provider: &'a ProviderName) -> impl Iterator<Item = UploadMark> + 'a {
+    let uploads = snapshot.images.uploads().filter(move |(key, _)| key.provider == *provider);
+    uploads.map(|(key, _)| UploadMark { build: key.build.to_string(), upload: key.upload.to_string() })
 }
 
 /// The number of a node id as ZooKeeper issues it: ten digits.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::leaks::Proof;
-use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources};
+use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, ResourceOwner, UnusedResources, UploadMark};
 use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::time::MonotonicTime;
 
@@ -43,6 +43,8 @@ pub struct Findings {
     pub exceeded: Vec<(&'static str, usize, usize)>,
     /// Nodes whose records must be read.
     pub to_prove: Vec<NodeId>,
+    /// Whether the uploads must be read.
+    pub proves_uploads: bool,
 }
 
 /// The nodes that own the resources of a provider, and how many may be deleted.
@@ -50,6 +52,8 @@ pub struct Owners<'a> {
     pub provider: &'a ProviderName,
     /// Whether the node has a record.
     pub exists: &'a dyn Fn(&NodeId) -> bool,
+    /// Whether an upload to the provider has these marks.
+    pub upload_exists: &'a dyn Fn(&UploadMark) -> bool,
     /// Nodes with a leaked instance, whose other resources wait for it.
     pub leaked_instances: BTreeSet<NodeId>,
     /// Number of instances that are about to be deleted.
@@ -78,7 +82,7 @@ impl UnusedTracker {
     /// The connection to ZooKeeper was lost, so the proofs are void. Times are kept: two listings within one interval
     /// could see a resource twice that is in use a moment later.
     pub fn forget_proofs(&mut self, kinds: &[ResourceKind]) {
-        for kind in kinds.iter().filter(|kind| kind.has_metadata) {
+        for kind in kinds.iter().filter(|kind| kind.owner != ResourceOwner::Unmarked) {
             if let Some(state) = self.kinds.get_mut(kind.name) {
                 (state.deletable, state.unproven) = (BTreeSet::new(), Vec::new());
             }
@@ -100,14 +104,17 @@ impl UnusedTracker {
         for kind in kinds.iter().filter(is_complete) {
             let Some(state) = self.kinds.get_mut(kind.name) else { continue };
             let found: Vec<&CloudResource> = listing.found.iter().filter(|one| one.kind == kind.name).collect();
-            if !kind.has_metadata {
-                state.unmarked_listed(kind.name, &found, &mut findings);
-                continue;
-            }
-            let confirmed = state.marked_listed(&found, owners, &mut findings);
+            let confirmed = match kind.owner {
+                ResourceOwner::Unmarked => {
+                    state.unmarked_listed(kind.name, &found, &mut findings);
+                    continue;
+                }
+                ResourceOwner::Node => state.marked_listed(&found, owners, &mut findings),
+                ResourceOwner::Upload => state.uploads_listed(&found, owners, &mut findings),
+            };
             // Earlier kinds first: one resource of a node may hold another.
-            let holders: BTreeSet<Option<String>> = marked.iter().map(node_of).collect();
-            marked.extend(confirmed.into_iter().filter(|resource| !holders.contains(&node_of(resource))));
+            let holders: BTreeSet<String> = marked.iter().map(owner_of).collect();
+            marked.extend(confirmed.into_iter().filter(|resource| !holders.contains(&owner_of(resource))));
         }
         let number = marked.len() + owners.proven_instances;
         match marked.first() {
@@ -122,7 +129,14 @@ impl UnusedTracker {
         let mut unissued = Vec::new();
         for state in self.kinds.values_mut() {
             for resource in state.unproven.drain(..) {
-                let Some(node) = resource.node().map(NodeId::from) else { continue };
+                let Some(node) = resource.node().map(NodeId::from) else {
+                    if let Some((mark, uploads)) = resource.upload().zip(proof.uploads.as_ref())
+                        && uploads.is_proven_absent(&mark)
+                    {
+                        state.deletable.insert(key_of(&resource));
+                    }
+                    continue;
+                };
                 if !matches!(proof.nodes.get(&node), Some(None)) {
                     continue;
                 }
@@ -170,15 +184,50 @@ impl KindState {
             .filter(|(resource, node)| before.contains(&key_of(resource)) && !owners.leaked_instances.contains(node));
         confirmed.map(|(resource, _)| resource.clone()).collect()
     }
+
+    /// The same for resources of uploads.
+    fn uploads_listed(
+        &mut self,
+        found: &[&CloudResource],
+        owners: &Owners<'_>,
+        findings: &mut Findings,
+    ) -> Vec<CloudResource> {
+        let unowned = orphaned_uploads(found.iter().copied(), owners.provider, owners.upload_exists);
+        let before = std::mem::take(&mut self.deletable);
+        self.unproven = unowned.iter().map(|resource| (*resource).clone()).collect();
+        findings.proves_uploads |= !unowned.is_empty();
+        unowned.into_iter().filter(|resource| before.contains(&key_of(resource))).cloned().collect()
+    }
+}
+
+/// The uploads of a provider, read from ZooKeeper.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UploadProof {
+    pub existing: BTreeSet<UploadMark>,
+    /// Upper bound of the issued build ids of all images.
+    pub issued_builds_below: u64,
+}
+
+impl UploadProof {
+    /// Whether the upload was one of this ZooKeeper, and exists no more.
+    fn is_proven_absent(&self, mark: &UploadMark) -> bool {
+        let is_issued = mark.build.parse().is_ok_and(|build: u64| build < self.issued_builds_below);
+        is_issued && !self.existing.contains(mark)
+    }
 }
 
 /// Identifies a resource with its node: a name may be used again for another node.
 fn key_of(resource: &CloudResource) -> String {
-    format!("{} {}", resource.id, resource.node().unwrap_or_default())
+    format!("{} {}", resource.id, owner_of(resource))
 }
 
-fn node_of(resource: &CloudResource) -> Option<String> {
-    resource.node().map(str::to_owned)
+/// The node or the upload of a resource.
+fn owner_of(resource: &CloudResource) -> String {
+    match (resource.node(), resource.upload()) {
+        (Some(node), _) => node.to_owned(),
+        (None, Some(mark)) => format!("{}/{}", mark.build, mark.upload),
+        (None, None) => String::new(),
+    }
 }
 
 /// The resources with our metadata whose node has no record.
@@ -193,15 +242,29 @@ pub fn orphans<'a>(
         .collect()
 }
 
+/// The resources with our marks whose upload has no record.
+pub fn orphaned_uploads<'a>(
+    found: impl Iterator<Item = &'a CloudResource>,
+    provider: &ProviderName,
+    exists: &dyn Fn(&UploadMark) -> bool,
+) -> Vec<&'a CloudResource> {
+    let ours = found.filter(|resource| resource.belongs_to(provider));
+    ours.filter(|resource| resource.upload().is_some_and(|mark| !exists(&mark))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use nodepool_model::records::time::Seconds;
 
     const PORTS: ResourceKind =
-        ResourceKind { name: "ports", interval: Seconds(600.0), has_metadata: false, unused: "down" };
-    const NICS: ResourceKind =
-        ResourceKind { name: "nics", interval: Seconds::ZERO, has_metadata: true, unused: "its node does not exist" };
+        ResourceKind { name: "ports", interval: Seconds(600.0), owner: ResourceOwner::Unmarked, unused: "down" };
+    const NICS: ResourceKind = ResourceKind {
+        name: "nics",
+        interval: Seconds::ZERO,
+        owner: ResourceOwner::Node,
+        unused: "its node does not exist",
+    };
     const DISKS: ResourceKind = ResourceKind { name: "disks", ..NICS };
 
     fn of_node(kind: &'static str, id: &str, provider: &str, node: &str) -> CloudResource {
@@ -214,9 +277,20 @@ mod tests {
         UnusedResources { found: found.to_vec(), failed: BTreeMap::new() }
     }
 
+    fn mark(build: &str, upload: &str) -> UploadMark {
+        UploadMark { build: build.to_owned(), upload: upload.to_owned() }
+    }
+
     /// Owners that all exist.
     fn of_existing_nodes(provider: &ProviderName) -> Owners<'_> {
-        Owners { provider, exists: &|_| true, leaked_instances: BTreeSet::new(), proven_instances: 0, budget: 10 }
+        Owners {
+            provider,
+            exists: &|_| true,
+            upload_exists: &|_| true,
+            leaked_instances: BTreeSet::new(),
+            proven_instances: 0,
+            budget: 10,
+        }
     }
 
     /// A tracker with its kinds, and nodes that have records.
@@ -250,6 +324,7 @@ mod tests {
             let owners = Owners {
                 provider: &"p".into(),
                 exists: &exists,
+                upload_exists: &|mark| mark.build == "0000000001",
                 proven_instances: self.leaked_instances.len(),
                 leaked_instances,
                 budget: 2,
@@ -258,7 +333,9 @@ mod tests {
             self.tracker.due(&self.kinds, self.now);
             let findings = self.tracker.listed(&self.kinds, Some(&listing(found)), &owners);
             let nodes = findings.to_prove.iter().map(|node| (node.clone(), None)).collect();
-            let proof = Proof { nodes, issued_ids_below: 0 };
+            let existing = BTreeSet::from([mark("0000000002", "0000000001")]);
+            let uploads = findings.proves_uploads.then_some(UploadProof { existing, issued_builds_below: 10 });
+            let proof = Proof { nodes, issued_ids_below: 0, uploads };
             let unissued = self.tracker.proven(&proof, |node| node.as_str() != "unissued" || self.has_issued_all);
             self.unissued.extend(unissued.iter().map(|resource| resource.id.to_string()));
             findings
@@ -360,5 +437,34 @@ mod tests {
             assert_eq!(harness.tracker.listed(&[PORTS], Some(listing), &owners), Findings::default());
         }
         assert_eq!(harness.deleted(&port), ["a"]);
+    }
+
+    #[test]
+    fn what_an_upload_left_is_deleted_only_with_proof() {
+        let amis = ResourceKind { name: "amis", owner: ResourceOwner::Upload, ..NICS };
+        let mut harness = Harness::new(&[amis]);
+        let of_build = |id: &str, provider: &str, build: &str| {
+            let marks = [
+                ("nodepool_provider_name", provider),
+                ("nodepool_build_id", build),
+                ("nodepool_upload_id", "0000000001"),
+            ];
+            let metadata = marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            CloudResource { metadata, ..CloudResource::new("amis", id) }
+        };
+        let found = [
+            // Its upload is in the snapshot, or only in ZooKeeper.
+            of_build("known", "p", "0000000001"),
+            of_build("new", "p", "0000000002"),
+            of_build("left", "p", "0000000003"),
+            of_build("of-others", "q", "0000000003"),
+            // This ZooKeeper has not had so many builds.
+            of_build("of-another-zookeeper", "p", "0000000010"),
+            CloudResource::new("amis", "unmarked"),
+        ];
+        assert!(harness.deleted(&found).is_empty());
+        assert_eq!(harness.deleted(&found), ["left"]);
+        harness.tracker.forget_proofs(&[amis]);
+        assert!(harness.deleted(&found).is_empty());
     }
 }

@@ -1,18 +1,18 @@
 //! Commands that query a provider's cloud: its resources, its unused instances, and deletions in this process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use nodepool::actors::provider::one_shot_provider::{self, LeakCandidate, OneShotProvider, orphans};
-use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, UnusedResources};
+use nodepool::actors::provider::one_shot_provider::{self, LeakCandidate, OneShotProvider, orphaned_uploads, orphans};
+use nodepool_driver::cloud_resource::{CloudResource, ResourceKind, ResourceOwner, UnusedResources, UploadMark};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::{Config, ProviderConfig};
-use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName, UploadId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::report::table::Table;
@@ -206,15 +206,25 @@ async fn find_aliens(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyh
     let unused = listed_twice(&provider).await;
     // The nodes are read after the listings, because their records were written before anything was created for them.
     let nodes = nodes(zk).await?;
+    let builds = scan::builds_of_provider(zk, &section.name).await.context("cannot read images")?;
+    let of_build = |build: &scan::ProviderBuild| {
+        let mark = |upload: &UploadId| UploadMark { build: build.build.to_string(), upload: upload.to_string() };
+        build.uploads.iter().map(mark).collect::<Vec<_>>()
+    };
+    let uploads: BTreeSet<UploadMark> = builds.iter().flat_map(of_build).collect();
     let of = |id: &NodeId| nodes.get(id).map(|node| &**node);
     let candidates = one_shot_provider::leak_candidates(&section.name, &inventory, of);
     let unused = unused.map(|(kinds, listing)| {
         let of_kind = |kind: &ResourceKind| {
             let found: Vec<&CloudResource> = listing.found.iter().filter(|one| one.kind == kind.name).collect();
             let exists = |node: &NodeId| nodes.contains_key(node);
-            let unused: Vec<&CloudResource> = match kind.has_metadata {
-                true => orphans(found.into_iter(), &section.name, &exists).into_iter().map(|(one, _)| one).collect(),
-                false => found,
+            let has_upload = |mark: &UploadMark| uploads.contains(mark);
+            let unused: Vec<&CloudResource> = match kind.owner {
+                ResourceOwner::Node => {
+                    orphans(found.into_iter(), &section.name, &exists).into_iter().map(|(one, _)| one).collect()
+                }
+                ResourceOwner::Upload => orphaned_uploads(found.into_iter(), &section.name, &has_upload),
+                ResourceOwner::Unmarked => found,
             };
             unused.into_iter().map(|resource| (resource.clone(), kind.unused)).collect::<Vec<_>>()
         };

@@ -14,6 +14,8 @@ use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
+/// An instance that AWS does not know is gone if so many listings lack it.
+const UNKNOWN_LISTINGS: u32 = 3;
 /// An instance that so many listings show is terminated again.
 const LISTINGS_PER_TERMINATION: u32 = 30;
 /// Interval between looks at a host that is being released.
@@ -36,8 +38,9 @@ pub struct DeleteInstance {
 enum Step {
     Begin,
     Terminating,
-    /// The number of listings since the termination.
-    AwaitingEnd(u32),
+    /// The number of listings since the termination, and how many of them must lack the instance. AWS may not know a new
+    /// one yet.
+    AwaitingEnd(u32, u32),
     Releasing,
     AwaitingRelease,
     Finished,
@@ -52,7 +55,7 @@ impl DeleteInstance {
         match self.step {
             Step::Begin => "start",
             Step::Terminating => "start deleting instance",
-            Step::AwaitingEnd(_) => "deleting instance",
+            Step::AwaitingEnd(..) => "deleting instance",
             Step::Releasing => "start releasing host",
             Step::AwaitingRelease => "releasing host",
             Step::Finished => "complete",
@@ -70,7 +73,9 @@ impl DeleteInstance {
                 None => self.release(Seconds::ZERO),
             },
             (Step::Terminating, Input::Reply(Ok(reply))) => self.on_terminated(&reply),
-            (Step::AwaitingEnd(listings), Input::Observed(inventory)) => self.await_end(listings, inventory),
+            (Step::AwaitingEnd(listings, needed), Input::Observed(inventory)) => {
+                self.await_end(listings, needed, inventory)
+            }
             (Step::Releasing, Input::Reply(Ok(Reply::Released(hosts)))) => {
                 self.on_released(hosts.unsuccessful.item.first())
             }
@@ -99,24 +104,26 @@ impl DeleteInstance {
         match reply {
             Reply::Terminated(result) => match result.refused.get(&id) {
                 Some(error) => Next::Failed(error.clone().into_error()),
-                None if result.gone.contains(&id) => self.instance_gone(),
-                None => self.observe(0),
+                None if result.gone.contains(&id) => self.observe(0, UNKNOWN_LISTINGS),
+                None => self.observe(0, 1),
             },
             Reply::Lost(_) => self.terminate(REPEAT_PAUSE),
             reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
         }
     }
 
-    fn await_end(&mut self, listings: u32, inventory: &Inventory) -> Next<Call> {
+    fn await_end(&mut self, listings: u32, needed: u32, inventory: &Inventory) -> Next<Call> {
         let id = self.id.instance.clone().unwrap_or_default();
         let ended = self.context.ended(&id);
         let is_terminated = ended.as_ref().is_some_and(|ended| ended.state == "terminated");
-        if is_terminated || inventory.find(&instance_key(&id)).is_none() {
-            return self.instance_gone();
-        }
+        let is_listed = inventory.find(&instance_key(&id)).is_some();
         match ended {
-            None if listings >= LISTINGS_PER_TERMINATION => self.terminate(Seconds::ZERO),
-            _ => self.observe(listings + 1),
+            _ if is_terminated => self.instance_gone(),
+            _ if !is_listed && needed <= 1 => self.instance_gone(),
+            _ if !is_listed => self.observe(listings + 1, needed - 1),
+            // AWS did not know it, and shows it now; or the termination had no effect.
+            None if needed > 1 || listings >= LISTINGS_PER_TERMINATION => self.terminate(Seconds::ZERO),
+            _ => self.observe(listings + 1, needed),
         }
     }
 
@@ -166,8 +173,8 @@ impl DeleteInstance {
         }
     }
 
-    fn observe(&mut self, listings: u32) -> Next<Call> {
-        self.step = Step::AwaitingEnd(listings);
+    fn observe(&mut self, listings: u32, needed: u32) -> Next<Call> {
+        self.step = Step::AwaitingEnd(listings, needed);
         Next::Observe
     }
 

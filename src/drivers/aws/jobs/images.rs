@@ -1,6 +1,6 @@
 //! Listing and deletion of what uploads have made: AMIs with their snapshots, and what a broken upload left of them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::aws::api_types::{Image, tags};
@@ -28,18 +28,47 @@ pub struct ListImages {
     found: Vec<StoredImage>,
     /// Snapshots of AMIs, which are deleted with these.
     of_images: BTreeSet<String>,
+    /// Tags of import tasks by what they have made, which may have no tags of its own yet.
+    of_tasks: BTreeMap<String, BTreeMap<String, String>>,
     /// Objects whose tags are still to be read.
     keys: VecDeque<String>,
 }
 
 impl ListImages {
     pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, found: Vec::new(), of_images: BTreeSet::new(), keys: VecDeque::new() }
+        Self {
+            context,
+            found: Vec::new(),
+            of_images: BTreeSet::new(),
+            of_tasks: BTreeMap::new(),
+            keys: VecDeque::new(),
+        }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match input {
-            Input::Start => Next::Call(calls::own_images(None)),
+            Input::Start => Next::Call(calls::snapshot_tasks(None)),
+            Input::Reply(Ok(Reply::SnapshotTasks(page))) => {
+                for task in page.import_snapshot_task_set.item {
+                    let made = task.snapshot_task_detail.snapshot_id;
+                    self.of_tasks.extend(made.map(|snapshot| (snapshot, tags(&task.tag_set))));
+                }
+                match page.next_token.filter(|token| !token.is_empty()) {
+                    Some(token) => Next::Call(calls::snapshot_tasks(Some(&token))),
+                    None => Next::Call(calls::image_tasks(None)),
+                }
+            }
+            Input::Reply(Ok(Reply::ImageTasks(page))) => {
+                for task in page.import_image_task_set.item {
+                    let snapshots = task.snapshot_detail_set.item.into_iter().filter_map(|detail| detail.snapshot_id);
+                    let made = snapshots.chain(task.image_id);
+                    self.of_tasks.extend(made.map(|made| (made, tags(&task.tag_set))));
+                }
+                match page.next_token.filter(|token| !token.is_empty()) {
+                    Some(token) => Next::Call(calls::image_tasks(Some(&token))),
+                    None => Next::Call(calls::own_images(None)),
+                }
+            }
             Input::Reply(Ok(Reply::Images(page))) => {
                 page.images_set.item.into_iter().for_each(|image| self.add_image(image));
                 match page.next_token.filter(|token| !token.is_empty()) {
@@ -92,7 +121,9 @@ impl ListImages {
         self.add(id, image.name.unwrap_or(image.image_id), tags(&image.tag_set));
     }
 
-    fn add(&mut self, id: ExternalId, name: String, meta: std::collections::BTreeMap<String, String>) {
+    fn add(&mut self, id: ExternalId, name: String, own: BTreeMap<String, String>) {
+        let mut meta = self.of_tasks.get(&id.to_string()).cloned().unwrap_or_default();
+        meta.extend(own);
         self.found.push(StoredImage { id, name, meta });
     }
 

@@ -43,6 +43,8 @@ pub struct LaunchInstance {
     lost: u32,
     /// A launch template was created for this launch.
     has_created_template: bool,
+    /// The places of its label that are full.
+    obstacle: Option<String>,
     step: Step,
 }
 
@@ -76,12 +78,17 @@ impl LaunchInstance {
             image_id: String::new(),
             lost: 0,
             has_created_template: false,
+            obstacle: None,
             step: Step::Begin,
         }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
         self.external_id.as_ref()
+    }
+
+    pub fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
     }
 
     pub fn label(&self) -> &'static str {
@@ -145,6 +152,7 @@ impl LaunchInstance {
         };
         self.image_id = image;
         self.places = self.context.usable_places(label).into();
+        self.obstacle = self.context.full_places(label);
         if self.context.catalog().images.contains_key(&self.image_id) {
             return self.start();
         }
@@ -326,6 +334,7 @@ impl LaunchInstance {
         let error = error.into_error();
         if let (true, Some(place)) = (is_capacity, self.places.front()) {
             self.context.record_full(place);
+            self.obstacle = self.label.as_ref().and_then(|label| self.context.full_places(label));
         }
         let may_differ = matches!(error, CloudError::Capacity(_) | CloudError::Quota(_));
         // The instance must be where its host is.
@@ -373,7 +382,11 @@ impl LaunchInstance {
                 "" => format!("the instance is {}", found.state),
                 message => message.to_owned(),
             };
-            return Next::Failed(ended(&found.reason.code, &text));
+            let error = ended(&found.reason.code, &text);
+            if let (CloudError::Capacity(_), Some(place)) = (&error, self.places.front()) {
+                self.context.record_full(place);
+            }
+            return Next::Failed(error);
         }
         match inventory.find(&instance_key(&id)) {
             Some(instance) if instance.state == InstanceState::Running => {

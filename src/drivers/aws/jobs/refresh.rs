@@ -31,6 +31,7 @@ pub struct RefreshProvider {
     /// Queries that failed; their earlier results are kept.
     failed: Vec<&'static str>,
     denied: Option<String>,
+    reads_limits: bool,
 }
 
 /// One call of a refresh.
@@ -81,6 +82,7 @@ impl RefreshProvider {
             limits: BTreeMap::new(),
             failed: Vec::new(),
             denied: None,
+            reads_limits: false,
         }
     }
 
@@ -192,7 +194,7 @@ impl RefreshProvider {
 
     /// Queries for what the labels need and the catalog lacks. The list of instances shows other types in use.
     fn plan_queries(&mut self) {
-        let settings = &self.context.settings;
+        let (settings, are_due) = (&self.context.settings, self.context.are_limits_due());
         let mut types: BTreeSet<&str> = self.instances.iter().map(|instance| &*instance.instance_type).collect();
         types.extend(settings.labels().flat_map(|label| label.possible_types()).map(String::as_str));
         let catalog = self.context.catalog();
@@ -207,14 +209,18 @@ impl RefreshProvider {
                 ImageSource::Id(id) if !matches!(catalog.images.get(id), Some(Some(_))) => {
                     self.queries.push_back(Query::Image(id.clone()));
                 }
-                ImageSource::Filters(filters) => self.queries.push_back(Query::Filters(filters.clone())),
+                ImageSource::Filters(filters) if are_due => self.queries.push_back(Query::Filters(filters.clone())),
+                ImageSource::Filters(_) => {}
                 ImageSource::Id(_) | ImageSource::Uploaded | ImageSource::Missing => {}
             }
         }
         drop(catalog);
         self.queries.extend(unknown.chunks(TYPES_PER_CALL).map(|chunk| Query::Types(chunk.to_vec())));
-        self.queries.push_back(Query::Volumes(None));
-        self.queries.extend([Query::Quotas("ec2", false, None), Query::Quotas("ebs", false, None)]);
+        if are_due {
+            self.queries.push_back(Query::Volumes(None));
+            self.queries.extend([Query::Quotas("ec2", false, None), Query::Quotas("ebs", false, None)]);
+            self.reads_limits = true;
+        }
     }
 
     /// The codes that the labels' nodes count towards.
@@ -240,7 +246,10 @@ impl RefreshProvider {
 
     fn finish(&mut self) -> Next<Call> {
         let context = self.context.clone();
-        let has_quotas = self.denied.is_none() && !self.failed.contains(&"quotas");
+        let has_quotas = self.reads_limits && self.denied.is_none() && !self.failed.contains(&"quotas");
+        if self.reads_limits && self.failed.is_empty() {
+            context.record_limits_read();
+        }
         let needed = self.needed_codes();
         let limits = {
             let mut catalog = context.catalog();

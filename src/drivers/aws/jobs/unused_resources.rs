@@ -7,27 +7,38 @@ use crate::aws::api_types;
 use crate::aws::calls::{self, Call, Reply};
 use crate::aws::context::ProviderContext;
 use crate::aws::errors::failed;
+use crate::aws::image_id::ImageId;
 use crate::aws::instances::AwsId;
-use crate::aws::leaks::{HOSTS, TEMPLATES, VOLUMES, is_template_name};
+use crate::aws::jobs::images::ListImages;
+use crate::aws::leaks::{HOSTS, IMAGES, OBJECTS, SNAPSHOTS, TEMPLATES, VOLUMES, is_of_uploads, is_template_name};
 use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next, OneCall};
+use nodepool_model::config::upload_config::StoredImage;
 use nodepool_model::records::ids::ExternalId;
 
 pub struct ListUnused {
     context: Arc<ProviderContext>,
     /// Kinds that are still to be listed, the current one first.
     kinds: VecDeque<&'static str>,
+    /// The listing of what uploads have made, and the kinds for which it runs.
+    images: Option<(ListImages, Vec<&'static str>)>,
     unused: UnusedResources,
 }
 
 impl ListUnused {
     pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
-        Self { context, kinds: kinds.iter().copied().collect(), unused: UnusedResources::default() }
+        let (of_uploads, others): (Vec<&'static str>, Vec<&'static str>) =
+            kinds.iter().partition(|kind| is_of_uploads(kind));
+        let images = (!of_uploads.is_empty()).then(|| (ListImages::new(context.clone()), of_uploads));
+        Self { context, kinds: others.into(), images, unused: UnusedResources::default() }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        if self.kinds.is_empty() && !matches!(input, Input::Start) {
+            return self.list_images(input);
+        }
         let result = match input {
             Input::Start => return self.list(None),
             Input::Reply(result) => result.and_then(|reply| self.on_page(reply)),
@@ -56,8 +67,36 @@ impl ListUnused {
                 self.kinds.pop_front();
                 self.list(None)
             }
-            None => Next::Done(Outcome::Unused(std::mem::take(&mut self.unused))),
+            None => self.list_images(Input::Start),
         }
+    }
+
+    fn list_images(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let Some((listing, kinds)) = &mut self.images else { return self.finish() };
+        match listing.step(input) {
+            Next::Done(Outcome::Images(images)) => {
+                let resource = |image: StoredImage| {
+                    let kind = match ImageId::of(&image.id) {
+                        ImageId::Image(_) => IMAGES,
+                        ImageId::Snapshot(_) => SNAPSHOTS,
+                        ImageId::Object(_) => OBJECTS,
+                    };
+                    kinds.contains(&kind).then_some(CloudResource { kind, id: image.id, metadata: image.meta })
+                };
+                self.unused.found.extend(images.into_iter().filter_map(resource));
+                self.finish()
+            }
+            Next::Failed(error) => {
+                let text = error.to_string();
+                self.unused.failed.extend(kinds.iter().map(|kind| (*kind, text.clone())));
+                self.finish()
+            }
+            next => next,
+        }
+    }
+
+    fn finish(&mut self) -> Next<Call> {
+        Next::Done(Outcome::Unused(std::mem::take(&mut self.unused)))
     }
 
     /// Adds one page; returns the token of the next one.
@@ -89,7 +128,7 @@ impl ListUnused {
                         .get("nodepool_provider_name")
                         .is_some_and(|name| name == self.context.provider.as_str());
                     let name = template.launch_template_name;
-                    if is_ours && is_template_name(&name) && !self.context.has_used_template(&name) {
+                    if is_ours && is_template_name(&name) && !self.context.needs_template(&name) {
                         self.unused.found.push(CloudResource::new(TEMPLATES, name));
                     }
                 }

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use serde_json::json;
 use tracing::warn;
 
-use crate::aws::api_types::{Image, ImageTask, Snapshot, SnapshotTask, tags};
+use crate::aws::api_types::{ImageTask, Snapshot, SnapshotTask, tags};
 use crate::aws::calls::{self, Call, Reply};
-use crate::aws::config::{DiskImageSpec, ImportMethod};
+use crate::aws::config::{DiskImageSpec, IMPORT_TIMEOUT, ImportMethod, MAX_OBJECT_TAGS};
 use crate::aws::context::ProviderContext;
 use crate::aws::errors::{ApiError, failed};
 use crate::aws::image_body::ImageBody;
 use crate::aws::image_id::ImageId;
+use crate::aws::jobs::images::{DeleteImage, ListImages};
 use crate::aws::transfer::BLOCK_SIZE;
 use crate::common::object_store::{self, FilePart};
 use nodepool_driver::error::CloudError;
@@ -53,17 +54,17 @@ pub struct UploadImage {
     failures: u32,
     waited: Seconds,
     snapshot: Option<Snapshot>,
+    /// The AMI, as soon as there is one.
     image: Option<String>,
     step: Step,
 }
 
-#[derive(Debug)]
 enum Step {
     Begin,
-    /// An earlier attempt may have left an AMI.
-    SearchingImage,
+    /// An earlier attempt may have left something.
+    SearchingOld(Box<ListImages>),
     /// What an earlier attempt left is deleted first.
-    DeletingOld(VecDeque<String>),
+    DeletingOld(Box<DeleteImage>, VecDeque<ExternalId>),
     BeginningObject,
     SendingParts(String),
     CompletingObject,
@@ -115,8 +116,8 @@ impl UploadImage {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::SearchingImage => "searching for the image",
-            Step::DeletingOld(_) => "deleting what an earlier attempt left",
+            Step::Begin | Step::SearchingOld(_) => "searching for the image",
+            Step::DeletingOld(..) => "deleting what an earlier attempt left",
             Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject | Step::Aborting(_) => {
                 "sending to the bucket"
             }
@@ -133,8 +134,8 @@ impl UploadImage {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
-            (Step::SearchingImage, Input::Reply(Ok(Reply::Images(page)))) => self.on_old_images(page.images_set.item),
-            (Step::DeletingOld(left), Input::Reply(Ok(_) | Err(CloudError::NotFound(_)))) => self.delete_old(left),
+            (Step::SearchingOld(listing), input) => self.search_old(listing, input),
+            (Step::DeletingOld(deletion, left), input) => self.go_on_deleting(deletion, left, input),
             (Step::BeginningObject, Input::Reply(Ok(Reply::Begun(begun)))) => {
                 self.set_id(ImageId::Object(self.key.clone()));
                 self.pending = object_store::parts(&self.order.file, self.order.size);
@@ -151,9 +152,13 @@ impl UploadImage {
             (Step::CompletingObject, Input::Reply(Ok(Reply::Done | Reply::Lost(_)))) => self.import(Seconds::ZERO),
             (Step::ImportingSnapshot, Input::Reply(Ok(reply))) => self.on_snapshot_task(reply),
             (Step::SearchingSnapshotTask, Input::Reply(Ok(Reply::SnapshotTasks(page)))) => {
-                match page.import_snapshot_task_set.item.into_iter().find(|task| self.is_own(&tags(&task.tag_set))) {
-                    Some(task) => self.poll_snapshot(task.import_task_id),
-                    None => self.import(REPEAT_PAUSE),
+                let tasks = page.import_snapshot_task_set.item.into_iter();
+                match (tasks.into_iter().find(|task| self.is_own(&tags(&task.tag_set))), page.next_token) {
+                    (Some(task), _) => self.poll_snapshot(task.import_task_id),
+                    (None, Some(token)) if !token.is_empty() => {
+                        self.call(Step::SearchingSnapshotTask, calls::snapshot_tasks(Some(&token)))
+                    }
+                    (None, _) => self.import(REPEAT_PAUSE),
                 }
             }
             (Step::AwaitingSnapshot(id), Input::Reply(Ok(Reply::SnapshotTasks(page)))) => {
@@ -162,9 +167,13 @@ impl UploadImage {
             (Step::AwaitingSnapshot(id), Input::Reply(Err(CloudError::Deadline))) => self.poll_snapshot(id),
             (Step::ImportingImage, Input::Reply(Ok(reply))) => self.on_image_task(reply),
             (Step::SearchingImageTask, Input::Reply(Ok(Reply::ImageTasks(page)))) => {
-                match page.import_image_task_set.item.into_iter().find(|task| self.is_own(&tags(&task.tag_set))) {
-                    Some(task) => self.poll_image(task.import_task_id),
-                    None => self.import(REPEAT_PAUSE),
+                let tasks = page.import_image_task_set.item.into_iter();
+                match (tasks.into_iter().find(|task| self.is_own(&tags(&task.tag_set))), page.next_token) {
+                    (Some(task), _) => self.poll_image(task.import_task_id),
+                    (None, Some(token)) if !token.is_empty() => {
+                        self.call(Step::SearchingImageTask, calls::image_tasks(Some(&token)))
+                    }
+                    (None, _) => self.import(REPEAT_PAUSE),
                 }
             }
             (Step::AwaitingImage(id), Input::Reply(Ok(Reply::ImageTasks(page)))) => {
@@ -192,12 +201,15 @@ impl UploadImage {
             }
             (_, Input::Reply(Ok(Reply::Refused(error)))) => self.fail(error.into_error()),
             (_, Input::Reply(Err(error))) => self.fail(error),
-            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+            (_, input) => Next::Failed(failed(format!("unexpected {input:?} while an image is uploaded"))),
         }
     }
 
     fn begin(&mut self) -> Next<Call> {
-        if self.order.may_exist { self.call(Step::SearchingImage, calls::own_images(None)) } else { self.create() }
+        match self.order.may_exist {
+            true => self.search_old(Box::new(ListImages::new(self.context.clone())), Input::Start),
+            false => self.create(),
+        }
     }
 
     fn tags(&self) -> BTreeMap<String, String> {
@@ -213,19 +225,48 @@ impl UploadImage {
         self.order.marks.iter().all(|(key, value)| tags.get(key) == Some(value))
     }
 
-    /// A complete AMI is used; any other is deleted, with the object of the earlier attempt.
-    fn on_old_images(&mut self, images: Vec<Image>) -> Next<Call> {
-        let own: Vec<Image> = images.into_iter().filter(|image| self.is_own(&tags(&image.tag_set))).collect();
-        if let Some(complete) = own.iter().find(|image| image.image_state == "available") {
-            return self.registered(complete.image_id.clone());
+    /// A complete AMI is used. Everything else of an earlier attempt is deleted.
+    fn search_old(&mut self, mut listing: Box<ListImages>, input: Input<'_, Reply>) -> Next<Call> {
+        match listing.step(input) {
+            Next::Done(Outcome::Images(images)) => {
+                let own = images.into_iter().filter(|image| self.is_own(&image.meta)).map(|image| image.id);
+                let is_image = |id: &ExternalId| matches!(ImageId::of(id), ImageId::Image(_));
+                let (mut images, mut others): (VecDeque<ExternalId>, VecDeque<ExternalId>) = own.partition(is_image);
+                self.image = images.pop_front().map(|id| id.to_string());
+                others.append(&mut images);
+                self.delete_old(others)
+            }
+            next => {
+                self.step = Step::SearchingOld(listing);
+                next
+            }
         }
-        self.delete_old(own.into_iter().map(|image| image.image_id).collect())
     }
 
-    fn delete_old(&mut self, mut left: VecDeque<String>) -> Next<Call> {
-        match left.pop_front() {
-            Some(image) => self.call(Step::DeletingOld(left), calls::deregister_image(&image)),
-            None => self.create(),
+    fn delete_old(&mut self, mut left: VecDeque<ExternalId>) -> Next<Call> {
+        match (left.pop_front(), self.image.take()) {
+            (Some(id), complete) => {
+                self.image = complete;
+                let deletion = Box::new(DeleteImage::new(self.context.clone(), &id));
+                self.go_on_deleting(deletion, left, Input::Start)
+            }
+            (None, Some(complete)) => self.registered(complete),
+            (None, None) => self.create(),
+        }
+    }
+
+    fn go_on_deleting(
+        &mut self,
+        mut deletion: Box<DeleteImage>,
+        left: VecDeque<ExternalId>,
+        input: Input<'_, Reply>,
+    ) -> Next<Call> {
+        match deletion.step(input) {
+            Next::Done(_) | Next::Failed(CloudError::NotFound(_)) => self.delete_old(left),
+            next => {
+                self.step = Step::DeletingOld(deletion, left);
+                next
+            }
         }
     }
 
@@ -237,7 +278,12 @@ impl UploadImage {
                 self.call(Step::StartingSnapshot, calls::start_snapshot(&body.unwrap_or(json!({}))))
             }
             (Some(_), Some(bucket)) => {
-                let call = calls::begin_object(&bucket, &self.key, &self.tags());
+                let tags = self.tags();
+                if tags.len() > MAX_OBJECT_TAGS {
+                    let text = format!("an object has at most {MAX_OBJECT_TAGS} tags, the image has {}", tags.len());
+                    return Next::Failed(CloudError::Denied(text));
+                }
+                let call = calls::begin_object(&bucket, &self.key, &tags);
                 self.call(Step::BeginningObject, call)
             }
             (Some(_), None) => Next::Failed(CloudError::Denied("object-storage has no bucket-name".to_owned())),
@@ -331,7 +377,9 @@ impl UploadImage {
     }
 
     fn is_overdue(&self) -> bool {
-        self.waited > self.context.settings.upload_config().timeout
+        let is_direct = self.spec.as_ref().is_some_and(|spec| spec.method == ImportMethod::EbsDirect);
+        let limit = self.context.settings.import_wait.filter(|_| is_direct).unwrap_or(IMPORT_TIMEOUT);
+        self.waited > limit
     }
 
     fn poll_snapshot(&mut self, task: String) -> Next<Call> {
@@ -503,7 +551,7 @@ impl UploadImage {
             Reply::Registered(image) => self.registered(image.image_id),
             Reply::Lost(_) => self.register(REPEAT_PAUSE),
             Reply::Refused(error) if error.code == "InvalidAMIName.Duplicate" => {
-                self.call(Step::SearchingRegistered, calls::own_images(None))
+                self.call(Step::SearchingRegistered, calls::own_image_named(&self.order.name))
             }
             Reply::Refused(error) => Next::Failed(error.into_error()),
             reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
