@@ -20,7 +20,7 @@ pub struct ResourceKind {
     pub unused: &'static str,
 }
 
-/// How it is known whether a resource is ours.
+/// The evidence that a resource is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResourceOwner {

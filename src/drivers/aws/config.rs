@@ -47,7 +47,7 @@ pub struct Settings {
     pub disk_images: BTreeMap<ImageName, Arc<DiskImageSpec>>,
 }
 
-/// How an image of the builder becomes an AMI.
+/// Settings for the AMI of an image of the builder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiskImageSpec {
     pub is_paused: bool,
@@ -329,4 +329,28 @@ fn unknown_image(
 pub fn texts(node: &YamlNode, key: &str) -> BTreeMap<String, String> {
     let entries = node.given(key).map(YamlNode::entries).unwrap_or_default();
     entries.iter().map(|(key, value)| (key.text.clone(), python_str(&value.to_json()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aws::test_settings::{label, settings};
+
+    #[test]
+    fn nodes_of_a_diskimage_have_the_user_of_the_top_level_image() {
+        let label = label("diskimage: built");
+        assert_eq!((label.login.username.as_deref(), label.login.python_path.as_deref()), (Some("me"), Some("auto")));
+    }
+
+    #[test]
+    fn what_an_import_would_refuse_is_reported() {
+        let problems = |keys: &str| settings(keys, "", "").1.join("; ");
+        assert!(problems("").contains("diskimage built has no bucket"));
+        let storage = "object-storage: {bucket-name: b}";
+        assert_eq!(problems(storage), "");
+        assert_eq!(
+            settings("rate: 4", "", "").0.spacing,
+            Spacing::Apart { changes: Seconds(0.25), reads: Seconds(0.025) }
+        );
+    }
 }

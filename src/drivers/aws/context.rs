@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::api_types::{Ec2Instance, Image, InstanceType, StateReason, Volume};
+use super::api::api_types::{Ec2Instance, Image, InstanceType, StateReason, Volume};
 use super::config::Settings;
 use super::label::{AwsLabel, ImageSource, Place};
 use super::places::FullPlaces;
@@ -34,7 +34,7 @@ pub struct ProviderContext {
     limits_read: Mutex<Option<Instant>>,
 }
 
-/// What the cloud has told about types, images and limits.
+/// Instance types, AMIs and limits that the cloud has reported.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     /// `None` for a type that does not exist.
@@ -51,7 +51,7 @@ pub struct Catalog {
     warned: BTreeSet<String>,
 }
 
-/// How an instance ended, or why it is ending.
+/// State and reason of an instance that has ended or is ending.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
     pub state: String,
@@ -114,7 +114,7 @@ impl ProviderContext {
         *lock(&self.ended) = ended.collect();
     }
 
-    /// How an instance ended, according to the last listing.
+    /// The end of an instance, according to the last listing.
     pub fn ended(&self, instance: &str) -> Option<Ended> {
         lock(&self.ended).get(instance).cloned()
     }
@@ -290,7 +290,7 @@ fn add_volume(resources: &mut Resources, kind: Option<&str>, size_gib: Option<f6
 
 impl Image {
     /// The volumes of an instance, and whether each is its root.
-    pub fn volumes(&self) -> Vec<(bool, &super::api_types::Ebs)> {
+    pub fn volumes(&self) -> Vec<(bool, &super::api::api_types::Ebs)> {
         let mappings = self.block_device_mapping.item.iter();
         let with_volume: Vec<_> = mappings.filter_map(|mapping| Some((mapping, mapping.ebs.as_ref()?))).collect();
         let is_named = |name: &str| self.root_device_name.as_deref() == Some(name);

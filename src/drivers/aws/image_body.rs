@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::api_types::Snapshot;
+use super::api::api_types::Snapshot;
+use super::api::form::Form;
 use super::config::DiskImageSpec;
-use super::form::Form;
 use super::request_body::hexadecimal;
 use nodepool_model::config::upload_config::UploadOrder;
 
 const BYTES_PER_GIB: u64 = 1 << 30;
 const ROOT_DEVICE: &str = "/dev/sda1";
 
-/// What an upload makes.
+/// One upload with its settings.
 pub struct ImageBody<'a> {
     pub order: &'a UploadOrder,
     pub spec: &'a DiskImageSpec,

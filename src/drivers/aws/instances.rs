@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::api_types::{self, Ec2Instance};
+use super::api::api_types::{self, Ec2Instance};
 use super::context::ProviderContext;
 use super::label::AwsLabel;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};

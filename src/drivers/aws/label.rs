@@ -10,7 +10,7 @@ use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::LabelName;
 use python_yaml::tree::{Position, YamlNode};
 
-/// How an AMI is found.
+/// The source of an AMI.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImageSource {
     Id(String),
@@ -199,7 +199,7 @@ fn at(node: &YamlNode, key: &str) -> Position {
     node.get(key).map_or(node.at, |value| value.at)
 }
 
-/// What AWS would refuse at each launch puts the label out of service.
+/// Reads one label. Settings that AWS would refuse at each launch put the label out of service.
 struct LabelReader<'a, 'd> {
     node: &'a YamlNode,
     name: LabelName,

@@ -1,4 +1,4 @@
-//! Resources that launches may leave behind: volumes, dedicated hosts and launch templates of fleets; and what uploads leave.
+//! Resources that launches and uploads may leave behind: volumes, hosts, launch templates, AMIs, snapshots, objects.
 
 use super::config::Settings;
 use super::request_body::TEMPLATE_PREFIX;

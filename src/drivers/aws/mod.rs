@@ -1,13 +1,8 @@
 //! The driver aws: nodes are instances of EC2, which boot AMIs of others or images of the builder.
 
-mod api_types;
-mod calls;
-mod client;
+mod api;
 mod config;
 mod context;
-mod credentials;
-mod errors;
-mod form;
 mod image_body;
 mod image_id;
 mod instances;
@@ -19,7 +14,6 @@ mod quota_codes;
 mod request_body;
 #[cfg(test)]
 mod test_settings;
-mod transfer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,11 +34,11 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 
-use calls::{Call, Reply, Request};
-use client::Connection;
+use api::calls::{Call, Reply, Request};
+use api::client::Connection;
+use api::credentials::{Account, Source};
+use api::errors::failed;
 use context::ProviderContext;
-use credentials::{Account, Source};
-use errors::failed;
 use instances::AwsId;
 use jobs::delete::DeleteInstance;
 use jobs::images::{DeleteImage, ListImages};
@@ -71,7 +65,7 @@ type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
 
 fn stamps() -> FileStamps {
     let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    credentials::files().into_iter().map(|path| (path.clone(), changed(&path))).collect()
+    api::credentials::files().into_iter().map(|path| (path.clone(), changed(&path))).collect()
 }
 
 pub fn open(section: &ProviderConfig) -> Result<Aws, Vec<Diagnostic>> {
@@ -112,7 +106,7 @@ fn open_from(section: &ProviderConfig, source: Option<Source>) -> Result<Aws, Ve
 
 /// The files of profiles, which a provider reads besides its section.
 pub fn files() -> Vec<PathBuf> {
-    credentials::files()
+    api::credentials::files()
 }
 
 /// Errors and warnings of a section.
@@ -156,7 +150,7 @@ impl Driver for Aws {
             }
             Job::DeleteUnused(resource) => Machine::OneCall(unused_resources::delete(resource)),
             Job::Console(id) => {
-                let call = calls::console(&AwsId::of(id).instance.unwrap_or_default());
+                let call = api::calls::console(&AwsId::of(id).instance.unwrap_or_default());
                 Machine::OneCall(OneCall::new("reading the console", call, console_of))
             }
             Job::Upload(order) => Machine::Upload(Box::new(UploadImage::new(context, order.clone()))),
@@ -195,10 +189,10 @@ impl Driver for Aws {
         }
         match &call.request {
             Request::Http(request) => self.connection.send(&call, request, guard).await,
-            Request::Terminate(ids) => transfer::terminate(&self.connection, ids, guard).await,
-            Request::SendParts { requests } => transfer::send_parts(&self.connection, requests, guard).await,
+            Request::Terminate(ids) => api::transfer::terminate(&self.connection, ids, guard).await,
+            Request::SendParts { requests } => api::transfer::send_parts(&self.connection, requests, guard).await,
             Request::SendBlocks { snapshot, blocks } => {
-                transfer::send_blocks(&self.connection, snapshot, blocks, guard).await
+                api::transfer::send_blocks(&self.connection, snapshot, blocks, guard).await
             }
         }
     }

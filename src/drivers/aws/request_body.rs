@@ -8,8 +8,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-use super::api_types::Image;
-use super::form::Form;
+use super::api::api_types::Image;
+use super::api::form::Form;
 use super::label::{AwsLabel, InstanceProfile, Place};
 use crate::common::python_format::interpolate;
 use nodepool_driver::job::LaunchOrder;
@@ -19,7 +19,7 @@ use nodepool_model::records::ids::ProviderName;
 /// what they have not made.
 pub const TEMPLATE_PREFIX: &str = "nodepool-fleet-template-";
 
-/// What a launch asks for.
+/// One launch in one place.
 pub struct Launch<'a> {
     pub provider: &'a ProviderName,
     pub label: &'a AwsLabel,

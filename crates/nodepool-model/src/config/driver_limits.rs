@@ -14,6 +14,8 @@ pub struct DriverFacts {
     pub image_format: Option<&'static str>,
     /// Whether a label's `diskimage` names a top-level diskimage, whose change replaces the provider.
     pub labels_hold_images: bool,
+    /// Whether the images that labels name are those of the provider's own list, which is checked.
+    pub lists_images: bool,
     /// Provider keys that replace a missing `max-servers` of a pool; the first one given counts.
     pub max_servers_keys: &'static [&'static str],
     /// Keys of a pool that limit a resource.
@@ -80,6 +82,7 @@ const DEFAULTS: DriverFacts = DriverFacts {
     manages_images: false,
     image_format: None,
     labels_hold_images: false,
+    lists_images: false,
     max_servers_keys: &[],
     limit_keys: &[],
     pools_inherit_limits: false,
@@ -117,6 +120,7 @@ static DRIVERS: [DriverFacts; 13] = [
         name: "aws",
         manages_images: true,
         labels_hold_images: true,
+        lists_images: true,
         image_format: Some("raw"),
         max_servers_keys: &["max-servers"],
         zone_key: Some("availability-zone"),

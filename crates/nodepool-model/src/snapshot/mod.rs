@@ -35,7 +35,6 @@ pub struct Snapshot {
     pub revision: u64,
     /// False while no server answers: the snapshot may be stale, and no new work starts from it.
     pub connected: bool,
-    /// Random name of this ZooKeeper's installation. Node ids repeat in another one.
     pub installation: Arc<str>,
     nodes: OrdMap<NodeId, Versioned<Node>>,
     node_locks: OrdMap<NodeId, Arc<LockState>>,

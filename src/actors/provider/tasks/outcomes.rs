@@ -7,6 +7,7 @@ use tracing::warn;
 use super::{Driver, Tasks, clock};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
+use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
@@ -32,14 +33,7 @@ impl<D: Driver> Tasks<D> {
                 Ok(Outcome::Refreshed(facts, inventory))
             }
             Ok(Outcome::Listed(inventory)) => {
-                let ending = inventory.ending(&self.provider);
-                self.facts.send_if_modified(|facts| {
-                    let changes = facts.ending != ending;
-                    if changes {
-                        Arc::make_mut(facts).ending = ending;
-                    }
-                    changes
-                });
+                self.record_ending(&inventory);
                 Ok(Outcome::Listed(inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
@@ -85,6 +79,18 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Unused(_)),
             ) => Ok(outcome),
         }
+    }
+
+    /// Records the instances that a listing shows ending.
+    fn record_ending(&self, inventory: &Inventory) {
+        let ending = inventory.ending(&self.provider);
+        self.facts.send_if_modified(|facts| {
+            let changes = facts.ending != ending;
+            if changes {
+                Arc::make_mut(facts).ending = ending;
+            }
+            changes
+        });
     }
 
     pub(super) fn record_failed_queries(&mut self, queries: &[&str]) {

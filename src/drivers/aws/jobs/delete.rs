@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::aws::api_types::{Host, Unreleased};
-use crate::aws::calls::{self, Call, Reply};
+use crate::aws::api::api_types::{Host, Unreleased};
+use crate::aws::api::calls::{self, Call, Reply};
+use crate::aws::api::errors::failed;
 use crate::aws::context::ProviderContext;
-use crate::aws::errors::failed;
 use crate::aws::instances::{AwsId, instance_key};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
@@ -38,8 +38,8 @@ pub struct DeleteInstance {
 enum Step {
     Begin,
     Terminating,
-    /// The number of listings since the termination, and how many of them must lack the instance. AWS may not know a new
-    /// one yet.
+    /// The number of listings since the termination, and how many more must lack the instance. AWS may not know a
+    /// new instance yet.
     AwaitingEnd(u32, u32),
     Releasing,
     AwaitingRelease,

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::aws::api_types::{Fleet, Host, Image};
-use crate::aws::calls::{self, Call, Reply};
+use crate::aws::api::api_types::{Fleet, Host, Image};
+use crate::aws::api::calls::{self, Call, Reply};
+use crate::aws::api::errors::{ApiError, ended, failed};
 use crate::aws::context::ProviderContext;
-use crate::aws::errors::{ApiError, ended, failed};
 use crate::aws::instances::{self, AwsId, instance_key};
 use crate::aws::label::{AwsLabel, Place};
 use crate::aws::request_body::Launch;

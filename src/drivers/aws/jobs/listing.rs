@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::aws::api_types::Ec2Instance;
-use crate::aws::calls::{self, Call, Reply};
+use crate::aws::api::api_types::Ec2Instance;
+use crate::aws::api::calls::{self, Call, Reply};
+use crate::aws::api::errors::failed;
 use crate::aws::context::ProviderContext;
-use crate::aws::errors::failed;
 use crate::aws::instances;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;

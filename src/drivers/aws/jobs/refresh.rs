@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::aws::api_types::{Ec2Instance, Volume};
-use crate::aws::calls::{self, Call, Reply, TYPES_PER_CALL};
+use crate::aws::api::api_types::{Ec2Instance, QuotasPage, Volume};
+use crate::aws::api::calls::{self, Call, Reply, TYPES_PER_CALL};
+use crate::aws::api::errors::failed;
 use crate::aws::context::ProviderContext;
-use crate::aws::errors::failed;
 use crate::aws::instances;
 use crate::aws::jobs::listing::InstancePages;
 use crate::aws::label::ImageSource;
@@ -171,25 +171,26 @@ impl RefreshProvider {
                 }
             }
             (Query::Quotas(service, are_defaults, _), Reply::Quotas(page)) => {
-                for quota in page.quotas {
-                    let unit = if quota_codes::is_storage(&quota.quota_code) { GB_PER_TB } else { 1.0 };
-                    // The defaults come second, for limits that were never changed.
-                    self.limits.entry(quota.quota_code).or_insert(quota.value * unit);
-                }
-                let next = page.next_token.filter(|token| !token.is_empty());
-                match next {
-                    Some(token) => self.queries.push_front(Query::Quotas(service, are_defaults, Some(token))),
-                    None if !are_defaults && self.lacks_limits() => {
-                        self.queries.push_front(Query::Quotas(service, true, None));
-                    }
-                    None => {}
-                }
+                self.on_quotas(service, are_defaults, page);
             }
             (Query::Quotas(..), Reply::Refused(error)) => self.quotas_refused(error.into_error()),
             (_, Reply::Refused(error)) => return self.query_failed(&error.into_error()),
             (_, reply) => return Next::Failed(failed(format!("unexpected reply {reply:?}"))),
         }
         self.next()
+    }
+
+    fn on_quotas(&mut self, service: &'static str, are_defaults: bool, page: QuotasPage) {
+        for quota in page.quotas {
+            let unit = if quota_codes::is_storage(&quota.quota_code) { GB_PER_TB } else { 1.0 };
+            // The defaults come second, for limits that were never changed.
+            self.limits.entry(quota.quota_code).or_insert(quota.value * unit);
+        }
+        match page.next_token.filter(|token| !token.is_empty()) {
+            Some(token) => self.queries.push_front(Query::Quotas(service, are_defaults, Some(token))),
+            None if !are_defaults && self.lacks_limits() => self.queries.push_front(Query::Quotas(service, true, None)),
+            None => {}
+        }
     }
 
     /// Queries for what the labels need and the catalog lacks. The list of instances shows other types in use.

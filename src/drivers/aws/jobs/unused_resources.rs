@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::aws::api_types;
-use crate::aws::calls::{self, Call, Reply};
+use crate::aws::api::api_types;
+use crate::aws::api::calls::{self, Call, Reply};
+use crate::aws::api::errors::failed;
 use crate::aws::context::ProviderContext;
-use crate::aws::errors::failed;
 use crate::aws::image_id::ImageId;
 use crate::aws::instances::AwsId;
 use crate::aws::jobs::images::ListImages;

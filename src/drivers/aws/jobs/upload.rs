@@ -12,15 +12,15 @@ use std::sync::Arc;
 use serde_json::json;
 use tracing::warn;
 
-use crate::aws::api_types::{ImageTask, Snapshot, SnapshotTask, tags};
-use crate::aws::calls::{self, Call, Reply};
+use crate::aws::api::api_types::{ImageTask, ImageTasksPage, Snapshot, SnapshotTask, SnapshotTasksPage, tags};
+use crate::aws::api::calls::{self, Call, Reply};
+use crate::aws::api::errors::{ApiError, failed};
+use crate::aws::api::transfer::BLOCK_SIZE;
 use crate::aws::config::{DiskImageSpec, IMPORT_TIMEOUT, ImportMethod, MAX_OBJECT_TAGS};
 use crate::aws::context::ProviderContext;
-use crate::aws::errors::{ApiError, failed};
 use crate::aws::image_body::ImageBody;
 use crate::aws::image_id::ImageId;
 use crate::aws::jobs::images::{DeleteImage, ListImages};
-use crate::aws::transfer::BLOCK_SIZE;
 use crate::common::object_store::{self, FilePart};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
@@ -45,7 +45,7 @@ pub struct UploadImage {
     context: Arc<ProviderContext>,
     order: Arc<UploadOrder>,
     spec: Option<Arc<DiskImageSpec>>,
-    /// What of this upload exists now; deleted if it fails.
+    /// The last thing that this upload has made; deleted if it fails.
     id: Option<ExternalId>,
     key: String,
     /// Parts or blocks that are still to be sent.
@@ -63,7 +63,7 @@ enum Step {
     Begin,
     /// An earlier attempt may have left something.
     SearchingOld(Box<ListImages>),
-    /// What an earlier attempt left is deleted first.
+    /// Leftovers of an earlier attempt are deleted first.
     DeletingOld(Box<DeleteImage>, VecDeque<ExternalId>),
     BeginningObject,
     SendingParts(String),
@@ -152,30 +152,14 @@ impl UploadImage {
             (Step::CompletingObject, Input::Reply(Ok(Reply::Done | Reply::Lost(_)))) => self.import(Seconds::ZERO),
             (Step::ImportingSnapshot, Input::Reply(Ok(reply))) => self.on_snapshot_task(reply),
             (Step::SearchingSnapshotTask, Input::Reply(Ok(Reply::SnapshotTasks(page)))) => {
-                let tasks = page.import_snapshot_task_set.item.into_iter();
-                match (tasks.into_iter().find(|task| self.is_own(&tags(&task.tag_set))), page.next_token) {
-                    (Some(task), _) => self.poll_snapshot(task.import_task_id),
-                    (None, Some(token)) if !token.is_empty() => {
-                        self.call(Step::SearchingSnapshotTask, calls::snapshot_tasks(Some(&token)))
-                    }
-                    (None, _) => self.import(REPEAT_PAUSE),
-                }
+                self.search_snapshot_task(page)
             }
             (Step::AwaitingSnapshot(id), Input::Reply(Ok(Reply::SnapshotTasks(page)))) => {
                 self.await_snapshot(id, page.import_snapshot_task_set.item.into_iter().next())
             }
             (Step::AwaitingSnapshot(id), Input::Reply(Err(CloudError::Deadline))) => self.poll_snapshot(id),
             (Step::ImportingImage, Input::Reply(Ok(reply))) => self.on_image_task(reply),
-            (Step::SearchingImageTask, Input::Reply(Ok(Reply::ImageTasks(page)))) => {
-                let tasks = page.import_image_task_set.item.into_iter();
-                match (tasks.into_iter().find(|task| self.is_own(&tags(&task.tag_set))), page.next_token) {
-                    (Some(task), _) => self.poll_image(task.import_task_id),
-                    (None, Some(token)) if !token.is_empty() => {
-                        self.call(Step::SearchingImageTask, calls::image_tasks(Some(&token)))
-                    }
-                    (None, _) => self.import(REPEAT_PAUSE),
-                }
-            }
+            (Step::SearchingImageTask, Input::Reply(Ok(Reply::ImageTasks(page)))) => self.search_image_task(page),
             (Step::AwaitingImage(id), Input::Reply(Ok(Reply::ImageTasks(page)))) => {
                 self.await_image(id, page.import_image_task_set.item.into_iter().next())
             }
@@ -357,6 +341,24 @@ impl UploadImage {
             Reply::Lost(_) => self.call(Step::SearchingImageTask, calls::image_tasks(None).after(REPEAT_PAUSE)),
             Reply::Refused(error) => self.import_refused(error),
             reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn search_snapshot_task(&mut self, page: SnapshotTasksPage) -> Next<Call> {
+        let found = page.import_snapshot_task_set.item.into_iter().find(|task| self.is_own(&tags(&task.tag_set)));
+        match (found, page.next_token.filter(|token| !token.is_empty())) {
+            (Some(task), _) => self.poll_snapshot(task.import_task_id),
+            (None, Some(token)) => self.call(Step::SearchingSnapshotTask, calls::snapshot_tasks(Some(&token))),
+            (None, None) => self.import(REPEAT_PAUSE),
+        }
+    }
+
+    fn search_image_task(&mut self, page: ImageTasksPage) -> Next<Call> {
+        let found = page.import_image_task_set.item.into_iter().find(|task| self.is_own(&tags(&task.tag_set)));
+        match (found, page.next_token.filter(|token| !token.is_empty())) {
+            (Some(task), _) => self.poll_image(task.import_task_id),
+            (None, Some(token)) => self.call(Step::SearchingImageTask, calls::image_tasks(Some(&token))),
+            (None, None) => self.import(REPEAT_PAUSE),
         }
     }
 

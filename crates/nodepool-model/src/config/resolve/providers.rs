@@ -125,7 +125,7 @@ fn provider(
         let Some(pool_name) = diagnostics.required(pool, "name", "a pool").map(PoolName::from) else { continue };
         if facts.labels_hold_images {
             for label in diagnostics.mappings(pool, "labels", "a label of a pool") {
-                label_image(label, context, &mut label_images, diagnostics);
+                label_image(label, facts, context, &mut label_images, diagnostics);
             }
         }
         let config = self::pool(pool_name.clone(), pool, &section, facts, context, diagnostics);
@@ -146,6 +146,7 @@ fn provider(
 /// provider.
 fn label_image(
     label: &YamlNode,
+    facts: &DriverFacts,
     context: &Context<'_>,
     images: &mut BTreeMap<ImageName, DiskImage>,
     diagnostics: &mut Diagnostics,
@@ -159,6 +160,7 @@ fn label_image(
             let compared = DiskImage { delete_after_upload: false, keep_formats: BTreeSet::new(), ..image.clone() };
             images.insert(image.name.clone(), compared);
         }
+        None if facts.lists_images => {}
         None => {
             let at = label.get("diskimage").map_or(label.at, |node| node.at);
             diagnostics.unknown_name(at, &name, "no top-level diskimage that can be built has this name");

@@ -306,7 +306,7 @@ pub fn image(id: &str) -> Call {
     images(Form::new("DescribeImages").with_list("ImageId", [id]))
 }
 
-/// The images that match these filters, whoever owns them.
+/// The images of all owners that match these filters.
 pub fn images_matching(filters: &[(String, Vec<String>)]) -> Call {
     let mut form = Form::new("DescribeImages");
     for (index, (name, values)) in filters.iter().enumerate() {

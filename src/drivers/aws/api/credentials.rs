@@ -48,7 +48,7 @@ struct Current {
     renew_at: Option<SystemTime>,
 }
 
-/// What a request needs before it is signed.
+/// Credentials and endpoints for one request.
 pub struct Access {
     pub credentials: Credentials,
     config: Option<Arc<SdkConfig>>,

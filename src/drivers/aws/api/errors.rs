@@ -151,7 +151,7 @@ impl ApiError {
     }
 }
 
-/// What ended an instance before it served a node, by the code of its state.
+/// The error of a launch whose instance ended, by the code of its state.
 pub fn ended(code: &str, message: &str) -> CloudError {
     let text = if message.is_empty() { code.to_owned() } else { shortened(message) };
     match code {
