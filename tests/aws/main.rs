@@ -7,4 +7,5 @@ mod ec2;
 mod faults;
 mod images;
 mod nodepool11;
+mod secrets;
 mod uploads;

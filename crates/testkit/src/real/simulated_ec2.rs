@@ -75,6 +75,11 @@ impl SimulatedEc2 {
         self.0.post(&format!("reclaim?instance={instance}")).await;
     }
 
+    /// Lets all session tokens expire that were issued until now.
+    pub async fn expire_sessions(&self) {
+        self.0.post("expire-sessions").await;
+    }
+
     /// Resets objects, counters and knobs to those of the start.
     pub async fn reset(&self) {
         self.0.post("reset").await;
