@@ -110,7 +110,10 @@ fn an_instance_that_listings_show_late_is_launched_once() {
         let mut harness = Harness::start(&["--boot-s", "0.1", "--visibility-delay-s", "3"], "", "").await;
         let node = harness.launch("0000000001").await;
         assert_eq!(node.zone.as_deref(), Some("us-west-2a"));
-        assert_eq!(statuses(&harness.cloud.calls("RunInstances").await), [200]);
+        let launches = harness.cloud.calls("RunInstances").await;
+        assert_eq!(statuses(&launches), [200]);
+        let last_listing = harness.cloud.calls("DescribeInstances").await.pop().unwrap();
+        assert!(duration_s(&[launches[0].clone(), last_listing]) >= 3.0);
         assert_eq!(harness.cloud.state().await["counters"]["unauthorized"], 0);
     });
 }
@@ -142,8 +145,9 @@ fn many_instances_are_deleted_in_batches() {
         for _ in 0..120 {
             assert_eq!(harness.provider.wait_for_end().await.1, Ok(Outcome::Deleted));
         }
-        // The first one is sent at once, and the others in batches of fifty.
-        assert_eq!(statuses(&harness.cloud.calls("TerminateInstances").await), [200; 4]);
+        // The first ones are sent at once, and the others in batches of fifty.
+        let terminations = statuses(&harness.cloud.calls("TerminateInstances").await);
+        assert!(terminations.len() <= 4 && terminations.iter().all(|status| *status == 200), "{terminations:?}");
         assert_eq!(harness.cloud.state().await["regions"][REGION]["instances"], json!({"terminated": 120}));
     });
 }
