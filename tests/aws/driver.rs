@@ -92,10 +92,11 @@ fn configuration(site: &Site, provider: &str, pool: &str, label: &str) -> String
     )
 }
 
-fn order(node: &str, attempt: u32) -> Job {
+pub fn order(node: &str, attempt: u32) -> Job {
     Job::Launch(Arc::new(launch_order(node, attempt)))
 }
 
+/// An order for a node of the label `small`.
 fn launch_order(node: &str, attempt: u32) -> LaunchOrder {
     let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "west")];
     LaunchOrder {

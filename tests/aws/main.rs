@@ -1,11 +1,13 @@
-//! The driver aws, and the AWS that its tests use: the driver of Nodepool 11 on moto, and one contract for moto and any
-//! simulation.
+//! The driver aws, and the AWS that its tests use: the driver of Nodepool 11 on moto, and one contract for moto and the
+//! simulated EC2.
 
 mod contract;
+mod credentials;
 mod driver;
 mod ec2;
 mod faults;
 mod images;
 mod nodepool11;
 mod secrets;
+mod simulated;
 mod uploads;

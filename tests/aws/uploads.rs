@@ -130,6 +130,27 @@ fn blocks_that_were_written_are_not_sent_again() {
 }
 
 #[test]
+fn a_part_whose_credentials_have_expired_is_sent_again() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        for (method, action, code) in
+            [("snapshot", "UploadPart", "ExpiredToken"), ("ebs-direct", "PutSnapshotBlock", "ExpiredTokenException")]
+        {
+            let mut harness = start(method).await;
+            harness.rule(json!({"action": action, "times": 1, "error": {"code": code, "status": 400}})).await;
+            // One part.
+            let order = UploadOrder { size: 1000, ..order(folder.path(), "1", false) };
+            let uploaded = harness.provider.run(upload(order)).await;
+            assert!(matches!(uploaded, Ok(Outcome::Uploaded(_))), "{uploaded:?}");
+            assert_eq!(harness.count(action).await, 2, "{action}");
+        }
+    });
+}
+
+#[test]
 fn a_failed_import_names_its_reason_and_leaves_nothing() {
     if real::skipped() {
         return;

@@ -15,7 +15,7 @@ from moto.moto_api._internal import mock_random
 from moto.s3.models import s3_backends
 
 from aws_knobs import KNOBS
-from aws_tokens import idempotent
+from aws_tokens import idempotent, mismatch
 
 BLOCK = 512 * 1024
 GIB = 1024**3
@@ -297,8 +297,8 @@ def patch():
     Ami.block_device_mappings = property(block_device_mappings)
     EC2Backend.delete_snapshot = delete_snapshot
     EC2Response.register_image = register_image
-    EC2Response.import_snapshot = import_snapshot
-    EC2Response.import_image = import_image
+    EC2Response.import_snapshot = idempotent(import_snapshot, mismatch)
+    EC2Response.import_image = idempotent(import_image, mismatch)
     EC2Response.describe_import_snapshot_tasks = describe_import_snapshot_tasks
     EC2Response.describe_import_image_tasks = describe_import_image_tasks
     EC2Response.describe_snapshots = describe_snapshots_of(EC2Response.describe_snapshots)

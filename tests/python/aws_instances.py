@@ -17,7 +17,7 @@ from moto.moto_api._internal import mock_random
 from werkzeug.exceptions import HTTPException
 
 from aws_knobs import KNOBS
-from aws_tokens import idempotent
+from aws_tokens import idempotent, mismatch
 
 CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 DEFAULT_VOLUME_GB = 8
@@ -26,11 +26,6 @@ PAGED = {
     "describe_snapshots": "Snapshots", "describe_volumes": "Volumes", "describe_instance_types": "InstanceTypes",
 }
 public_addresses = itertools.count(1)
-
-
-def mismatch(token):
-    text = f"Arguments on this idempotent request are inconsistent with arguments used in previous request(s): {token}"
-    return EC2ClientError("IdempotentParameterMismatch", text)
 
 
 def check_reservation(reservation):
@@ -262,7 +257,7 @@ def create_fleet(self):
         specification = dict(config["LaunchTemplateSpecification"])
         version = template_version(self.ec2_backend, specification)
         specification["LaunchTemplateId"], specification["Version"] = version.template.id, str(version.number)
-        for override in config.get("Overrides") or [{}]:
+        for override in sorted(config.get("Overrides") or [{}], key=priority):
             if launched:
                 break
             used = {"LaunchTemplateSpecification": specification, "Overrides": override}
@@ -279,6 +274,31 @@ def create_fleet(self):
             ids = [instance.id for instance in found]
             launched.append({**entry, "InstanceIds": ids, "InstanceType": merged["InstanceType"]})
     return ActionResult({"FleetId": fleet_id, "Errors": errors, "Instances": launched})
+
+
+def priority(override):
+    """The first of these is tried first; without a priority, the order is that of the call."""
+    return float(override.get("Priority", "inf"))
+
+
+moto_delete_launch_template = EC2Backend.delete_launch_template
+moto_describe_launch_templates = EC2Response.describe_launch_templates
+
+
+def delete_launch_template(self, name, template_id):
+    if name:
+        template_id = self.get_launch_template_by_name(name).id
+    return moto_delete_launch_template(self, None, template_id)
+
+
+def describe_launch_templates(self):
+    """All templates: moto leaves out those after `MaxResults`, or after 15."""
+    number = self._get_int_param
+    self._get_int_param = lambda name, default=None: None if name == "MaxResults" else number(name, default)
+    try:
+        return moto_describe_launch_templates(self)
+    finally:
+        del self._get_int_param
 
 
 def template_version(backend, specification):
@@ -331,6 +351,8 @@ def allocate_hosts(self, *arguments):
 
 
 def describe_hosts(self):
+    if unknown := [one for one in self._get_param("HostIds", []) if one not in self.ec2_backend.hosts]:
+        raise EC2ClientError("InvalidHostID.NotFound", f"The host ID '{unknown[0]}' does not exist")
     for host in self.ec2_backend.hosts.values():
         if host.state == "pending":
             if host.pending_polls > 0:
@@ -392,6 +414,9 @@ def patch():
     EC2Response.terminate_instances = terminate_instances
     EC2Response.describe_hosts = describe_hosts
     EC2Response.release_hosts = release_hosts
+    EC2Response.allocate_hosts = idempotent(EC2Response.allocate_hosts, mismatch)
+    EC2Backend.delete_launch_template = delete_launch_template
+    EC2Response.describe_launch_templates = describe_launch_templates
     EC2Response.create_fleet = idempotent(create_fleet, mismatch)
     EC2Response.run_instances = idempotent(EC2Response.run_instances, mismatch, check_reservation)
     EC2Response.create_launch_template = idempotent(EC2Response.create_launch_template, mismatch)

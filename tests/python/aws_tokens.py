@@ -2,7 +2,14 @@
 
 import json
 
+from moto.ec2.exceptions import EC2ClientError
+
 ANSWERS = {}
+
+
+def mismatch(token):
+    text = f"Arguments on this idempotent request are inconsistent with arguments used in previous request(s): {token}"
+    return EC2ClientError("IdempotentParameterMismatch", text)
 
 
 def idempotent(method, refusal, check=None):

@@ -32,7 +32,9 @@ async fn moto_fulfils_the_contract() {
         return;
     }
     let moto = Moto::start().await;
-    let resources = Resources::of(moto.site().await);
+    let site = moto.site().await;
+    moto.add_ipv6(&site, &site.subnets[0]).await;
+    let resources = Resources::of(site);
     check_contract(moto.base(), resources).await;
 }
 

@@ -182,10 +182,10 @@ impl Peer {
     }
 
     /// All pages of a listing: the numbers of items of each page.
-    pub async fn pages(&self, action: &str, set: &str, size: &str) -> Vec<usize> {
+    pub async fn pages(&self, action: &str, set: &str, size: &str, more: &[(&str, &str)]) -> Vec<usize> {
         let (mut pages, mut token) = (Vec::new(), String::new());
         loop {
-            let mut parameters = vec![("MaxResults", size)];
+            let mut parameters = [&[("MaxResults", size)], more].concat();
             if !token.is_empty() {
                 parameters.push(("NextToken", &token));
             }

@@ -51,6 +51,7 @@ impl Ec2<'_> {
             key_name: launch.key_name.clone(),
             spot_request: launch.is_spot.then(|| self.world.new_id("sir")),
             host: launch.host.clone(),
+            profile: launch.profile.clone(),
             private_address: Some(private_address),
             private_ip,
             public_address,

@@ -6,6 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use crate::api::filters::Resource;
 use crate::api::pages::not_found;
 use crate::api::xml::Xml;
+use crate::region::fixtures::INSTANCE_PROFILE;
+use crate::region::instance::State;
 use crate::region::instance_types::{self, InstanceType};
 use crate::region::objects::{Image, Mapping};
 use crate::region::region::{Ec2, Token};
@@ -23,6 +25,8 @@ pub struct Launch {
     pub key_name: Option<String>,
     pub is_spot: bool,
     pub host: Option<String>,
+    /// The ARN of its instance profile.
+    pub profile: Option<String>,
     pub has_public_address: bool,
     pub ipv6_addresses: u32,
     pub volumes: Vec<NewVolume>,
@@ -56,7 +60,10 @@ const MAX_VOLUME_GIB: u32 = 65_536;
 impl Ec2<'_> {
     pub fn run_instances(&mut self, form: &Form, xml: &mut Xml) -> ApiResult<()> {
         let ids = match self.repeated("RunInstances", form)? {
-            Some(ids) => ids,
+            Some(ids) => {
+                self.check_not_terminated(&ids)?;
+                ids
+            }
             None => {
                 let parameters = self.with_template(form)?;
                 let (minimum, maximum) = counts(form)?;
@@ -69,6 +76,17 @@ impl Ec2<'_> {
         };
         self.write_reservation(&ids, xml);
         Ok(())
+    }
+
+    /// A client token whose instances were terminated launches nothing, and returns nothing.
+    fn check_not_terminated(&self, ids: &[String]) -> ApiResult<()> {
+        let is_terminated =
+            |id: &String| self.region.instances.get(id).is_none_or(|one| one.state == State::Terminated);
+        if !ids.iter().any(is_terminated) {
+            return Ok(());
+        }
+        let text = "The request uses the same client token as a previous request whose instance has been terminated.";
+        Err(ApiError::new("IdempotentInstanceTerminated", text))
     }
 
     /// The result of an earlier call with the same client token.
@@ -117,6 +135,7 @@ impl Ec2<'_> {
         }
         check_user_data(form)?;
         check_options(form)?;
+        let profile = self.profile(form)?;
         let is_spot = form.get("InstanceMarketOptions.MarketType") == Some("spot");
         let interfaces = form.items("NetworkInterface");
         let groups = self.groups(form, interfaces.first())?;
@@ -143,6 +162,7 @@ impl Ec2<'_> {
             key_name,
             is_spot,
             host,
+            profile,
             has_public_address,
             ipv6_addresses,
             volumes,
@@ -187,6 +207,28 @@ impl Ec2<'_> {
             found.extend(default.map(|group| (group.id.clone(), group.name.clone())));
         }
         Ok(found)
+    }
+
+    /// The ARN of the instance profile.
+    fn profile(&self, form: &Form) -> ApiResult<Option<String>> {
+        let (name, arn) = (form.get("IamInstanceProfile.Name"), form.get("IamInstanceProfile.Arn"));
+        if name.is_some() && arn.is_some() {
+            let text =
+                "The parameter iamInstanceProfile.name may not be used in combination with iamInstanceProfile.arn";
+            return Err(ApiError::new("InvalidParameterCombination", text));
+        }
+        let known = format!("arn:aws:iam::{}:instance-profile/{INSTANCE_PROFILE}", self.world.options.account);
+        let invalid = |key: &str, value: &str| {
+            Err(ApiError::invalid(format!(
+                "Value ({value}) for parameter iamInstanceProfile.{key} is invalid. Invalid IAM Instance Profile {key}"
+            )))
+        };
+        match (name, arn) {
+            (None, None) => Ok(None),
+            (Some(name), _) if name != INSTANCE_PROFILE => invalid("name", name),
+            (_, Some(arn)) if arn != known => invalid("arn", arn),
+            _ => Ok(Some(known)),
+        }
     }
 
     fn host_of_launch(&self, form: &Form, one: &InstanceType, is_spot: bool) -> ApiResult<Option<String>> {
@@ -430,10 +472,6 @@ fn check_options(form: &Form) -> ApiResult<()> {
                 words.join(", ")
             )));
         }
-    }
-    if form.get("IamInstanceProfile.Name").is_some() && form.get("IamInstanceProfile.Arn").is_some() {
-        let text = "The parameter iamInstanceProfile.name may not be used in combination with iamInstanceProfile.arn";
-        return Err(ApiError::new("InvalidParameterCombination", text));
     }
     Ok(())
 }

@@ -10,6 +10,8 @@ use crate::region::tags::Tags;
 /// The owner of public images.
 pub const PUBLIC_OWNER: &str = "137112412989";
 pub const VPC: &str = "vpc-00000000000000001";
+/// The only instance profile of the account.
+pub const INSTANCE_PROFILE: &str = "nodepool";
 
 /// Name, architecture and root device of each public image, and the time of its creation.
 const IMAGES: [(&str, &str, &str, &str); 6] = [

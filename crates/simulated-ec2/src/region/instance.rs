@@ -70,6 +70,8 @@ pub struct Instance {
     pub key_name: Option<String>,
     pub spot_request: Option<String>,
     pub host: Option<String>,
+    /// The ARN of its instance profile.
+    pub profile: Option<String>,
     /// Number of the private address in its subnet, while it has one.
     pub private_address: Option<u32>,
     pub private_ip: String,
@@ -210,10 +212,7 @@ impl Instance {
     }
 
     fn write_profile(&self, xml: &mut Xml) {
-        let form = &self.parameters;
-        let name = form.get("IamInstanceProfile.Name");
-        let arn = name.map(|name| format!("arn:aws:iam::aws:instance-profile/{name}"));
-        if let Some(arn) = arn.as_deref().or(form.get("IamInstanceProfile.Arn")) {
+        if let Some(arn) = &self.profile {
             let id = format!("AIPA{:X}", md5::compute(arn)).chars().take(21).collect::<String>();
             xml.within("iamInstanceProfile", |xml| xml.text("arn", arn).text("id", &id));
         }

@@ -14,6 +14,9 @@ fn a_repeated_token_returns_the_same_instance() {
     let other = format!("{LAUNCH}&ClientToken=one&KeyName=nodepool");
     assert_eq!(cloud.refused("RunInstances", &other), (400, "IdempotentParameterMismatch".to_owned()));
     assert_eq!(cloud.instances(), json!({"running": 4}));
+    cloud.done("TerminateInstances", &format!("InstanceId.1={id}"));
+    let repeated = cloud.refused("RunInstances", &format!("{LAUNCH}&ClientToken=one"));
+    assert_eq!(repeated, (400, "IdempotentInstanceTerminated".to_owned()));
 }
 
 #[test]
@@ -62,6 +65,7 @@ fn unknown_images_keys_subnets_groups_and_types_are_refused() {
             "InvalidBlockDeviceMapping",
         ),
         ("UserData=%25", "InvalidParameterValue"),
+        ("IamInstanceProfile.Name=none", "InvalidParameterValue"),
     ] {
         // The last value of a parameter counts.
         assert_eq!(cloud.refused("RunInstances", &format!("{LAUNCH}&{change}")), (400, code.to_owned()), "{change}");

@@ -70,14 +70,20 @@ impl SimulatedEc2 {
         self.0.get("history").await
     }
 
+    /// The calls of an action, in their order.
+    pub async fn calls(&self, action: &str) -> Vec<Value> {
+        let mut history = self.0.get(&format!("history?action={action}")).await;
+        serde_json::from_value(history["calls"].take()).expect("the history has a list of calls")
+    }
+
+    /// All credentials of roles expire.
+    pub async fn expire_sessions(&self) {
+        self.0.post("expire-sessions").await;
+    }
+
     /// Ends a spot instance, as AWS does when it needs the capacity.
     pub async fn reclaim(&self, instance: &str) {
         self.0.post(&format!("reclaim?instance={instance}")).await;
-    }
-
-    /// Lets all session tokens expire that were issued until now.
-    pub async fn expire_sessions(&self) {
-        self.0.post("expire-sessions").await;
     }
 
     /// Resets objects, counters and knobs to those of the start.

@@ -41,20 +41,10 @@ impl Connection {
         self.account.access().await.map(drop)
     }
 
-    /// Sends a call. If its credentials have expired, they are read anew, once.
     pub async fn send(&self, call: &Call, request: &HttpRequest, guard: &CallGuard) -> Result<Reply, CloudError> {
         let access = self.account.access().await?;
-        let sent = match self.send_once(request, &access).await {
-            Ok(Sent::Refused(error)) if error.is_expired() => {
-                self.account.renew(&access.credentials).await;
-                let access = self.account.access().await?;
-                guard.wait_until_allowed().await;
-                self.send_once(request, &access).await
-            }
-            sent => sent,
-        };
         let may_change = call.changes;
-        match sent {
+        match self.send_renewing(request, access, guard).await {
             Ok(Sent::Success(headers, body)) => match (call.read)(&headers, &body) {
                 Ok(reply) => Ok(reply),
                 Err(error) if may_change => Ok(Reply::Lost(format!("unreadable response: {error}"))),
@@ -74,10 +64,28 @@ impl Connection {
     pub async fn store(&self, request: &HttpRequest, guard: &CallGuard) -> Result<HeaderMap, CloudError> {
         let access = self.account.access().await?;
         guard.wait_until_allowed().await;
-        match self.send_once(request, &access).await? {
+        match self.send_renewing(request, access, guard).await? {
             Sent::Success(headers, _) => Ok(headers),
             Sent::Refused(error) if error.is_outage() => Err(failed(error.text())),
             Sent::Refused(error) => Err(error.into_error()),
+        }
+    }
+
+    /// Sends a request. If its credentials have expired, they are read anew, once.
+    async fn send_renewing(
+        &self,
+        request: &HttpRequest,
+        access: Access,
+        guard: &CallGuard,
+    ) -> Result<Sent, CloudError> {
+        match self.send_once(request, &access).await? {
+            Sent::Refused(error) if error.is_expired() => {
+                self.account.renew(&access.credentials).await;
+                let access = self.account.access().await?;
+                guard.wait_until_allowed().await;
+                self.send_once(request, &access).await
+            }
+            sent => Ok(sent),
         }
     }
 

@@ -116,7 +116,7 @@ pub async fn pages(peer: Arc<Peer>) {
         let created = peer.ec2.ok("CreateVolume", &[("Size", "1"), ("AvailabilityZone", "us-west-2a")]).await;
         ids.push(created.child("volumeId").text().to_owned());
     }
-    assert_eq!(peer.pages("DescribeVolumes", "volumeSet", "5").await, [5, 2]);
+    assert_eq!(peer.pages("DescribeVolumes", "volumeSet", "5", &[]).await, [5, 2]);
     for id in &ids {
         peer.ec2.ok("DeleteVolume", &[("VolumeId", id)]).await;
     }

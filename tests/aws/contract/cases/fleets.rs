@@ -1,5 +1,6 @@
 //! Launch templates and the fleets that use them.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crate::contract::peer::{Parameters, Peer};
@@ -94,9 +95,12 @@ pub async fn templates(peer: Arc<Peer>) {
     }
     let answer = peer.ec2.ok("DescribeLaunchTemplates", &filter).await;
     assert!(answer.child("launchTemplates").children("item").is_empty(), "{answer:?}");
-    let gone = [("LaunchTemplateName.1", name.as_str())];
     let code = "InvalidLaunchTemplateName.NotFoundException";
-    peer.ec2.call("DescribeLaunchTemplates", &gone).await.expect_error(400, code);
+    for (action, key) in
+        [("DescribeLaunchTemplates", "LaunchTemplateName.1"), ("DeleteLaunchTemplate", "LaunchTemplateName")]
+    {
+        peer.ec2.call(action, &[(key, &name)]).await.expect_error(400, code);
+    }
 }
 
 pub async fn on_demand(peer: Arc<Peer>) {
@@ -120,6 +124,64 @@ pub async fn on_demand(peer: Arc<Peer>) {
     assert_eq!(tags(&volumes[0]).get("Name").map(String::as_str), Some("np0000000003"));
     peer.terminate(&id).await;
     assert_eq!(peer.usage().await, (0, 0));
+    delete(&peer, &template).await;
+}
+
+pub async fn interface(peer: Arc<Peer>) {
+    let template = peer.name("nodepool-launch-template");
+    const INTERFACE: [&str; 3] = [
+        "LaunchTemplateData.NetworkInterface.1.DeviceIndex",
+        "LaunchTemplateData.NetworkInterface.1.AssociatePublicIpAddress",
+        "LaunchTemplateData.NetworkInterface.1.SecurityGroupId.1",
+    ];
+    let parameters = [
+        ("LaunchTemplateName", template.as_str()),
+        ("LaunchTemplateData.KeyName", &peer.resources.key_name),
+        ("LaunchTemplateData.EbsOptimized", "false"),
+        (INTERFACE[0], "0"),
+        (INTERFACE[1], "true"),
+        (INTERFACE[2], &peer.resources.security_group),
+    ];
+    peer.ec2.ok("CreateLaunchTemplate", &parameters).await;
+    let answer = peer.ec2.ok("CreateFleet", &fleet(&peer, &template, &ON_DEMAND)).await;
+    let (entry, id) = launched(&answer);
+    let zone = if entry.child("instanceType").text() == "t3.small" { 0 } else { 1 };
+    let instance = peer.until_state(&id, "running").await;
+    assert_eq!(instance.child("subnetId").text(), peer.resources.subnets[zone]);
+    assert_eq!(instance.child("groupSet").text_of("groupId"), Some(peer.resources.security_group.as_str()));
+    assert!(instance.child("ipAddress").text().parse::<Ipv4Addr>().is_ok(), "{instance:?}");
+    peer.terminate(&id).await;
+    delete(&peer, &template).await;
+}
+
+pub async fn priorities(peer: Arc<Peer>) {
+    let template = template(&peer).await;
+    let options = [
+        ("TargetCapacitySpecification.DefaultTargetCapacityType", "on-demand"),
+        ("OnDemandOptions.AllocationStrategy", "prioritized"),
+        ("LaunchTemplateConfigs.1.Overrides.1.Priority", "1"),
+        ("LaunchTemplateConfigs.1.Overrides.2.Priority", "0"),
+    ];
+    let answer = peer.ec2.ok("CreateFleet", &fleet(&peer, &template, &options)).await;
+    let (entry, id) = launched(&answer);
+    assert_eq!(entry.child("instanceType").text(), "t3.medium");
+    peer.until_state(&id, "running").await;
+    peer.terminate(&id).await;
+    delete(&peer, &template).await;
+}
+
+pub async fn errors(peer: Arc<Peer>) {
+    let template = template(&peer).await;
+    let mut parameters = fleet(&peer, &template, &ON_DEMAND);
+    for (_, value) in parameters.iter_mut().filter(|(key, _)| key.ends_with(".ImageId")) {
+        *value = "ami-0123456789abcdef0";
+    }
+    let answer = peer.ec2.ok("CreateFleet", &parameters).await;
+    assert!(answer.child("fleetInstanceSet").children("item").is_empty(), "{answer:?}");
+    let errors = answer.child("errorSet").children("item");
+    let codes: Vec<&str> = errors.iter().map(|error| error.child("errorCode").text()).collect();
+    assert!(!codes.is_empty() && codes.iter().all(|code| *code == "InvalidAMIID.NotFound"), "{answer:?}");
+    assert!(errors[0].child("errorMessage").text().contains("ami-0123456789abcdef0"), "{answer:?}");
     delete(&peer, &template).await;
 }
 

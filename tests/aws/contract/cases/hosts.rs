@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::contract::peer::{Peer, poll};
+use crate::contract::peer::{Parameters, Peer, poll};
 use crate::ec2::{Element, tags};
 
-/// Allocates a host of the type m5.large and waits until it is available.
-async fn allocated(peer: &Peer) -> Element {
-    let parameters = [
+/// Parameters of a host of the type m5.large; `more` extends them.
+fn host_parameters<'a>(more: &[(&'a str, &'a str)]) -> Parameters<'a> {
+    let usual = [
         ("AutoPlacement", "off"),
         ("AvailabilityZone", "us-west-2a"),
         ("InstanceType", "m5.large"),
@@ -18,10 +18,21 @@ async fn allocated(peer: &Peer) -> Element {
         ("TagSpecification.1.Tag.1.Key", "Name"),
         ("TagSpecification.1.Tag.1.Value", "np0000000002"),
     ];
-    let answer = peer.ec2.ok("AllocateHosts", &parameters).await;
+    [&usual[..], more].concat()
+}
+
+/// Allocates a host and returns its id.
+async fn allocate(peer: &Peer, more: &[(&str, &str)]) -> String {
+    let answer = peer.ec2.ok("AllocateHosts", &host_parameters(more)).await;
     let id = answer.child("hostIdSet").child("item").text();
     assert!(id.starts_with("h-"), "{answer:?}");
-    poll("an available host", async || host(peer, id, "available").await).await
+    id.to_owned()
+}
+
+/// Allocates a host and waits until it is available.
+async fn allocated(peer: &Peer) -> Element {
+    let id = allocate(peer, &[]).await;
+    poll("an available host", async || host(peer, &id, "available").await).await
 }
 
 /// A host that has this state.
@@ -68,4 +79,24 @@ pub async fn occupied(peer: Arc<Peer>) {
     assert!(answer.child("successful").children("item").is_empty(), "{answer:?}");
     peer.terminate(&id).await;
     released(&peer, host).await;
+}
+
+pub async fn unknown(peer: Arc<Peer>) {
+    const UNKNOWN: &str = "h-0123456789abcdef0";
+    peer.ec2.call("DescribeHosts", &[("HostId.1", UNKNOWN)]).await.expect_error(400, "InvalidHostID.NotFound");
+    let answer = peer.ec2.ok("ReleaseHosts", &[("HostId.1", UNKNOWN)]).await;
+    let refused = answer.child("unsuccessful").child("item");
+    assert_eq!(refused.child("resourceId").text(), UNKNOWN);
+    assert_eq!(refused.child("error").child("code").text(), "Client.InvalidHostID.NotFound");
+}
+
+pub async fn client_token(peer: Arc<Peer>) {
+    let token = peer.name("token");
+    let more = [("ClientToken", token.as_str())];
+    let id = allocate(&peer, &more).await;
+    assert_eq!(allocate(&peer, &more).await, id);
+    let other = host_parameters(&[more[0], ("TagSpecification.1.Tag.2.Key", "other")]);
+    peer.ec2.call("AllocateHosts", &other).await.expect_error(400, "IdempotentParameterMismatch");
+    poll("an available host", async || host(&peer, &id, "available").await).await;
+    released(&peer, &id).await;
 }

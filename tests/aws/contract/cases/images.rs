@@ -105,3 +105,30 @@ pub async fn snapshot_in_use(peer: Arc<Peer>) {
     let gone = [("SnapshotId.1", snapshot.as_str())];
     peer.ec2.call("DescribeSnapshots", &gone).await.expect_error(400, "InvalidSnapshot.NotFound");
 }
+
+pub async fn pages(peer: Arc<Peer>) {
+    let (mut images, mut templates) = (Vec::new(), Vec::new());
+    for _ in 0..6 {
+        let snapshot = peer.snapshot("1").await;
+        let mapping = [
+            ("BlockDeviceMapping.1.DeviceName", "/dev/sda1"),
+            ("BlockDeviceMapping.1.Ebs.SnapshotId", snapshot.as_str()),
+        ];
+        images.push(peer.register(&mapping).await);
+        let name = peer.name("nodepool-launch-template");
+        let template =
+            [("LaunchTemplateName", name.as_str()), ("LaunchTemplateData.KeyName", &peer.resources.key_name)];
+        peer.ec2.ok("CreateLaunchTemplate", &template).await;
+        templates.push(name);
+    }
+    // One image and its snapshot exist from the start.
+    assert_eq!(peer.pages("DescribeImages", "imagesSet", "5", &[("Owner.1", "self")]).await, [5, 2]);
+    assert_eq!(peer.pages("DescribeSnapshots", "snapshotSet", "5", &[("Owner.1", "self")]).await, [5, 2]);
+    assert_eq!(peer.pages("DescribeLaunchTemplates", "launchTemplates", "5", &[]).await, [5, 1]);
+    for image in &images {
+        peer.remove_image(image).await;
+    }
+    for template in &templates {
+        peer.ec2.ok("DeleteLaunchTemplate", &[("LaunchTemplateName", template)]).await;
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use reqwest::Method;
 
-use crate::contract::peer::{Peer, poll};
+use crate::contract::peer::{Parameters, Peer, poll};
 use crate::ec2::{Element, tags};
 
 /// Stores an object of 1000 bytes and returns its key.
@@ -18,16 +18,15 @@ async fn remove(peer: &Peer, key: &str) {
     peer.s3(Method::DELETE, &format!("/{}/{key}", peer.resources.bucket), &[], &[]).await.expect_ok();
 }
 
-async fn import_snapshot(peer: &Peer, key: &str) -> Element {
-    let parameters = [
+fn snapshot_parameters<'a>(peer: &'a Peer, key: &'a str) -> Parameters<'a> {
+    vec![
         ("DiskContainer.Format", "raw"),
         ("DiskContainer.UserBucket.S3Bucket", peer.resources.bucket.as_str()),
         ("DiskContainer.UserBucket.S3Key", key),
         ("TagSpecification.1.ResourceType", "import-snapshot-task"),
         ("TagSpecification.1.Tag.1.Key", "nodepool_provider_name"),
         ("TagSpecification.1.Tag.1.Value", "west"),
-    ];
-    peer.ec2.ok("ImportSnapshot", &parameters).await
+    ]
 }
 
 /// The task of the import of a snapshot when it ended.
@@ -43,7 +42,7 @@ async fn ended(peer: &Peer, id: &str) -> Element {
 
 pub async fn snapshot(peer: Arc<Peer>) {
     let key = object(&peer).await;
-    let task = import_snapshot(&peer, &key).await;
+    let task = peer.ec2.ok("ImportSnapshot", &snapshot_parameters(&peer, &key)).await;
     let id = task.child("importTaskId").text();
     assert!(id.starts_with("import-snap-"), "{task:?}");
     assert_eq!(task.child("snapshotTaskDetail").child("status").text(), "active");
@@ -94,6 +93,22 @@ pub async fn image(peer: Arc<Peer>) {
     let description = listed.find("description").text();
     assert!(description.contains(id), "{description}");
     peer.remove_image(image).await;
+    remove(&peer, &key).await;
+}
+
+pub async fn client_token(peer: Arc<Peer>) {
+    let (key, token) = (object(&peer).await, peer.name("token"));
+    let parameters = [&snapshot_parameters(&peer, &key)[..], &[("ClientToken", token.as_str())]].concat();
+    let first = peer.ec2.ok("ImportSnapshot", &parameters).await;
+    let second = peer.ec2.ok("ImportSnapshot", &parameters).await;
+    let id = first.child("importTaskId").text();
+    assert_eq!(second.child("importTaskId").text(), id);
+    let mut other = parameters.clone();
+    other[0].1 = "vhd";
+    peer.ec2.call("ImportSnapshot", &other).await.expect_error(400, "IdempotentParameterMismatch");
+    let task = ended(&peer, id).await;
+    let snapshot = task.child("snapshotTaskDetail").child("snapshotId").text();
+    peer.ec2.ok("DeleteSnapshot", &[("SnapshotId", snapshot)]).await;
     remove(&peer, &key).await;
 }
 

@@ -1,8 +1,11 @@
 //! Instances: their launch, description and termination.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::contract::peer::Peer;
 use crate::ec2::tags;
@@ -141,7 +144,7 @@ pub async fn pages(peer: Arc<Peer>) {
     for _ in 0..7 {
         ids.push(peer.run(&[]).await);
     }
-    let pages = peer.pages("DescribeInstances", "reservationSet", "5").await;
+    let pages = peer.pages("DescribeInstances", "reservationSet", "5", &[]).await;
     let (last, full) = pages.split_last().unwrap();
     assert!(full.iter().all(|page| *page == 5) && *last <= 5 && !full.is_empty(), "{pages:?}");
     let all = peer.ec2.ok("DescribeInstances", &[]).await.child("reservationSet").children("item").len();
@@ -155,6 +158,37 @@ pub async fn pages(peer: Arc<Peer>) {
     for id in &ids {
         peer.until_state(id, "terminated").await;
     }
+}
+
+pub async fn tags_after_termination(peer: Arc<Peer>) {
+    let id = peer.run(&TAGS).await;
+    peer.terminate(&id).await;
+    let terminated = peer.described(&id).await;
+    assert_eq!(tags(&terminated).get("Name").map(String::as_str), Some("np0000000001"), "{terminated:?}");
+}
+
+pub async fn ipv6_address(peer: Arc<Peer>) {
+    let id = peer.run(&[("NetworkInterface.1.Ipv6AddressCount", "1")]).await;
+    let instance = peer.until_state(&id, "running").await;
+    let interface = instance.child("networkInterfaceSet").child("item");
+    let addresses = interface.child("ipv6AddressesSet").children("item");
+    assert_eq!(addresses.len(), 1, "{instance:?}");
+    let address = addresses[0].child("ipv6Address").text();
+    assert!(address.parse::<Ipv6Addr>().is_ok(), "{address}");
+    peer.terminate(&id).await;
+}
+
+pub async fn console(peer: Arc<Peer>) {
+    let id = peer.run(&[]).await;
+    peer.until_state(&id, "running").await;
+    let answer = peer.ec2.ok("GetConsoleOutput", &[("InstanceId", &id)]).await;
+    assert_eq!(answer.child("instanceId").text(), id);
+    // The text is wrapped.
+    let encoded: String = answer.child("output").text().split_whitespace().collect();
+    assert!(STANDARD.decode(encoded).is_ok(), "{answer:?}");
+    peer.terminate(&id).await;
+    let unknown = [("InstanceId", "i-0123456789abcdef0")];
+    peer.ec2.call("GetConsoleOutput", &unknown).await.expect_error(400, "InvalidInstanceID.NotFound");
 }
 
 pub async fn client_token(peer: Arc<Peer>) {
@@ -177,6 +211,12 @@ pub async fn spot(peer: Arc<Peer>) {
         ("InstanceMarketOptions.MarketType", "spot"),
         ("InstanceMarketOptions.SpotOptions.SpotInstanceType", "one-time"),
         ("InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior", "terminate"),
+        ("TagSpecification.1.ResourceType", "network-interface"),
+        ("TagSpecification.1.Tag.1.Key", "Name"),
+        ("TagSpecification.1.Tag.1.Value", "np0000000001"),
+        ("TagSpecification.2.ResourceType", "spot-instances-request"),
+        ("TagSpecification.2.Tag.1.Key", "Name"),
+        ("TagSpecification.2.Tag.1.Value", "np0000000001"),
     ];
     let id = peer.run(&options).await;
     let instance = peer.until_state(&id, "running").await;
