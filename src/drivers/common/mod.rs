@@ -2,6 +2,7 @@
 
 pub mod checksums;
 pub mod dib;
+pub mod error_text;
 pub mod hook;
 pub mod image_files;
 pub mod keyscan;

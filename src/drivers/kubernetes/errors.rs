@@ -1,18 +1,18 @@
 //! Errors of the API, by what the caller does next. The API describes each in a `Status` object.
 
+use crate::common::error_text::truncated;
+pub use crate::common::error_text::{failed, with_causes};
 use chrono::{DateTime, Utc};
 use http::StatusCode;
 use http::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
 
-use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::error::CloudError;
 use nodepool_model::records::time::Seconds;
 
 /// Used if the API sends no Retry-After.
 const DEFAULT_RETRY_DELAY: Seconds = Seconds(1.0);
 const ACCOUNT_DELAY: Seconds = Seconds(0.1);
-/// Longer texts are cut in messages.
-const MAX_MESSAGE_CHARS: usize = 500;
 
 /// The response to a request that was not fulfilled.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,8 +58,8 @@ struct Cause {
 pub fn rejection(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Rejection {
     let described: Status = serde_json::from_slice(body).unwrap_or_default();
     let message = match described.message.as_str() {
-        "" => shortened(&String::from_utf8_lossy(body)),
-        text => shortened(text),
+        "" => truncated(&String::from_utf8_lossy(body)),
+        text => truncated(text),
     };
     let delay = retry_after(headers);
     let has_cause =
@@ -121,24 +121,6 @@ fn is_connect_error(error: &kube::Error) -> bool {
     false
 }
 
-/// Error text with its causes, which name the actual problem.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    shortened(&text)
-}
-
-pub fn failed(detail: String) -> CloudError {
-    CloudError::Failed { kind: FailureKind::Unknown, detail }
-}
-
 fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse::<f64>() {
@@ -146,14 +128,6 @@ fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
     }
     let until = DateTime::parse_from_rfc2822(text).ok()?;
     Some(Seconds((until.with_timezone(&Utc) - Utc::now()).num_seconds().max(0) as f64))
-}
-
-fn shortened(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_MESSAGE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,18 @@
 //! Error mapping: classifies error responses, and missing responses, by what the caller does next.
 
+pub use crate::common::error_text::{failed, truncated, with_causes};
 use chrono::{DateTime, Utc};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, RETRY_AFTER};
 use serde_json::Value;
 
-use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::error::CloudError;
 use nodepool_model::records::time::Seconds;
 
 /// Used if the cloud sends no Retry-After.
 pub const DEFAULT_RETRY_DELAY: Seconds = Seconds(1.0);
 /// The Retry-After of an outage is limited to this: it concerns one service, but all calls of the provider wait.
 const MAX_OUTAGE_WAIT: Seconds = Seconds(60.0);
-/// Longer error texts are truncated in our messages.
-const MAX_MESSAGE_CHARS: usize = 300;
 
 /// A failed request.
 #[derive(Clone, Debug)]
@@ -29,18 +28,6 @@ impl Failure {
     pub fn not_executed(error: CloudError) -> Self {
         Self { error, may_have_worked: false, status: None }
     }
-}
-
-/// Error text with its causes, which name the actual problem, such as a host name or a certificate. They contain no
-/// secret.
-pub fn with_causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }
 
 /// The HTTP status of an error of the `openstack` crate, which exposes it only in its `Debug` output.
@@ -111,10 +98,6 @@ fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
     Some(Seconds((until.with_timezone(&Utc) - now).num_seconds().max(0) as f64))
 }
 
-pub fn failed(detail: String) -> CloudError {
-    CloudError::Failed { kind: FailureKind::Unknown, detail }
-}
-
 /// The message of an OpenStack error such as `{"forbidden": {"message": …}}`; else the whole text.
 pub fn message(body: &str) -> String {
     let found = serde_json::from_str::<Value>(body).ok().and_then(|value| message_in(&value, 0));
@@ -129,15 +112,6 @@ fn message_in(value: &Value, depth: u8) -> Option<String> {
         }
     }
     object.values().find_map(|value| message_in(value, depth + 1))
-}
-
-/// The text as one line of limited length.
-pub fn truncated(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_MESSAGE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }
 
 #[cfg(test)]

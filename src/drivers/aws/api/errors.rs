@@ -1,5 +1,7 @@
 //! Errors of AWS's services: their codes in XML and JSON, and what a caller does next.
 
+use crate::common::error_text::truncated;
+pub use crate::common::error_text::{failed, with_causes};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_model::records::time::Seconds;
 use reqwest::StatusCode;
@@ -9,8 +11,6 @@ use serde_json::Value;
 
 /// Pause after a throttled call, unless the service says another.
 const DEFAULT_RETRY_DELAY: Seconds = Seconds(1.0);
-/// Longest text of an error.
-const MAX_MESSAGE_CHARS: usize = 500;
 
 /// The codes for which AWS's own clients repeat a call, as throttling.
 const THROTTLED: &[&str] = &[
@@ -105,7 +105,7 @@ pub struct ApiError {
 impl ApiError {
     pub fn read(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let (code, message) = from_xml(body).or_else(|| from_json(headers, body)).unwrap_or_default();
-        Self { status, code, message: shortened(&message) }
+        Self { status, code, message: truncated(&message) }
     }
 
     pub fn is_throttled(&self) -> bool {
@@ -153,7 +153,7 @@ impl ApiError {
 
 /// The error of a launch whose instance ended, by the code of its state.
 pub fn ended(code: &str, message: &str) -> CloudError {
-    let text = if message.is_empty() { code.to_owned() } else { shortened(message) };
+    let text = if message.is_empty() { code.to_owned() } else { truncated(message) };
     match code {
         "Client.VolumeLimitExceeded" => CloudError::Quota(text),
         "Server.InsufficientInstanceCapacity" | "Server.SpotInstanceTermination" | "Server.SpotInstanceShutdown" => {
@@ -172,24 +172,6 @@ pub fn retry_after(headers: &HeaderMap) -> Seconds {
 /// Error of a request without a response, or with an incomplete one.
 pub fn transport_error(error: &reqwest::Error) -> CloudError {
     CloudError::Outage { detail: with_causes(error), may_have_worked: !error.is_connect() && !error.is_builder() }
-}
-
-pub fn failed(detail: impl Into<String>) -> CloudError {
-    CloudError::Failed { kind: FailureKind::Unknown, detail: detail.into() }
-}
-
-/// Error text with its causes, which name the actual problem.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    shortened(&text)
 }
 
 /// The error of EC2's envelope, or of S3's.
@@ -234,14 +216,6 @@ fn from_json(headers: &HeaderMap, body: &[u8]) -> Option<(String, String)> {
     // Such as `com.amazonaws.ebs#ResourceNotFoundException:http://…`.
     let code = kind.rsplit('#').next().and_then(|code| code.split(':').next()).unwrap_or_default().to_owned();
     Some((code, text(["message", "Message"]).unwrap_or_default()))
-}
-
-fn shortened(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_MESSAGE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }
 
 #[cfg(test)]
