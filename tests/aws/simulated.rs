@@ -9,7 +9,7 @@ use nodepool::actors::provider::providers;
 use nodepool::actors::runtime::dump;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
-use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
 use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
@@ -286,6 +286,10 @@ fn the_record_of_a_host_in_its_minimum_time_stays() {
         })
         .await;
         assert_eq!(harness.consumer.node_state(&node).await, Some(NodeState::Deleting));
+        // `nodepool info` shows it.
+        let slow = harness.process.shared.snapshot_feed.slow_deletions();
+        let [(_, text)] = &slow[&ProviderName::from("west")][..] else { panic!("{slow:?}") };
+        assert!(text.starts_with(&format!("the deletion of node {node} waits: the host cannot be released")), "{text}");
         harness.cloud.knobs(json!({"host_minimum_s": 0})).await;
         harness.restart();
         harness.wait_until_gone(&node).await;

@@ -16,6 +16,7 @@ use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::reconcile::{Reconcile, SHORT_DEBOUNCE, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, JobEvent};
@@ -31,6 +32,8 @@ use nodepool_policy::invariants::nodes::check_usage_totals;
 use nodepool_zk::txn::store::Store;
 
 pub struct CleanupWorkerDeps {
+    /// Receives the deletions that are held up, for the page.
+    pub feed: SnapshotFeed,
     /// Unique among launchers.
     pub name: String,
     pub config: Arc<Config>,

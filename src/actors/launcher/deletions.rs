@@ -9,11 +9,13 @@ use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
 use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, ProviderHandle, Submit};
-use crate::actors::runtime::invariant_guard;
 use crate::actors::runtime::log_context::LogContext;
+use crate::actors::runtime::snapshot_feed::SlowDeletions;
+use crate::actors::runtime::{clock, invariant_guard};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::{Job, JobEvent, Notification};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::check_node_deletion;
 use nodepool_zk::locks::lock::Lock;
@@ -112,6 +114,19 @@ impl CleanupWorker {
         self.deletions.insert(job_id, in_flight);
     }
 
+    /// Publishes deletions that are held up, for the page and `nodepool info`.
+    fn publish_slow_deletions(&self) {
+        let mut slow = SlowDeletions::new();
+        for InFlightDeletion { deletion, began, obstacle, .. } in self.deletions.values() {
+            if let Some(obstacle) = obstacle {
+                let since = clock::now() + Seconds(-began.elapsed().as_secs_f64());
+                let text = format!("the deletion of node {} waits: {obstacle}", deletion.node);
+                slow.entry(deletion.provider.clone()).or_default().push((since, text));
+            }
+        }
+        self.deps.feed.set_slow_deletions(slow);
+    }
+
     /// Cancels deletions that take too long. The duration of an outage of the cloud does not count.
     pub(crate) fn abandon_overdue_deletions(&mut self, ctx: &mut Context<Self>) {
         let reply = ctx.address().recipient();
@@ -143,13 +158,17 @@ impl CleanupWorker {
                 if let Some(in_flight) = self.deletions.get_mut(&message.job_id) {
                     in_flight.obstacle.clone_from(obstacle);
                 }
+                self.publish_slow_deletions();
                 return true;
             }
             JobEvent::InstanceKnown(_) | JobEvent::NoInstance => return true,
         };
-        let Some(InFlightDeletion { deletion, notify, .. }) = self.deletions.remove(&message.job_id) else {
+        let Some(InFlightDeletion { deletion, notify, obstacle, .. }) = self.deletions.remove(&message.job_id) else {
             return true;
         };
+        if obstacle.is_some() {
+            self.publish_slow_deletions();
+        }
         let Deletion { key, node, log_context, provider, lock } = deletion;
         let _span = log_context.span().entered();
         match result {

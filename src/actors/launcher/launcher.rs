@@ -241,6 +241,7 @@ impl Launcher {
         let (options, identity) = (&self.context.options, &self.context.identity);
         let pool = self.config.pools().next();
         let deps = CleanupWorkerDeps {
+            feed: self.context.snapshot_feed.clone(),
             // Launchers on one host share the host name, but the ids of their pools differ.
             name: pool.map_or_else(|| identity.fqdn.clone(), |pool| identity.launcher_id(&pool).to_string()),
             config: self.config.clone(),

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::Timestamp;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::backing::status::BackingNodeStatus;
 use nodepool_zk::mirror::mirror::{Mirror, Subscription, TransitionBatch};
@@ -22,7 +23,11 @@ pub struct SnapshotFeed {
     transitions: Arc<Mutex<Option<mpsc::Sender<TransitionBatch>>>>,
     facts: Arc<Mutex<FactsReceivers>>,
     backing_nodes: Arc<Mutex<BackingNodes>>,
+    slow_deletions: Arc<Mutex<SlowDeletions>>,
 }
+
+/// Deletions that something in the cloud holds up: since when, and by what.
+pub type SlowDeletions = BTreeMap<ProviderName, Vec<(Timestamp, String)>>;
 
 /// Backing nodes of the metastatic providers.
 pub type BackingNodes = BTreeMap<ProviderName, Vec<BackingNodeStatus>>;
@@ -36,6 +41,7 @@ impl Default for SnapshotFeed {
             transitions: Arc::default(),
             facts: Arc::default(),
             backing_nodes: Arc::default(),
+            slow_deletions: Arc::default(),
         }
     }
 }
@@ -73,6 +79,14 @@ impl SnapshotFeed {
 
     pub fn set_backing_nodes(&self, backing_nodes: BackingNodes) {
         *self.backing_nodes.lock().unwrap_or_else(PoisonError::into_inner) = backing_nodes;
+    }
+
+    pub fn set_slow_deletions(&self, deletions: SlowDeletions) {
+        *self.slow_deletions.lock().unwrap_or_else(PoisonError::into_inner) = deletions;
+    }
+
+    pub fn slow_deletions(&self) -> SlowDeletions {
+        self.slow_deletions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn backing_nodes(&self) -> BackingNodes {

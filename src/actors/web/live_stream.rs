@@ -203,7 +203,10 @@ impl LiveView {
         let call_stats =
             context.samples.metrics().map(|registry| lock(&self.call_stats).metrics(registry, now)).unwrap_or_default();
         let (facts, backing_nodes) = (context.snapshot_feed.facts(), context.snapshot_feed.backing_nodes());
-        live_view::providers(&clock::inputs(&loaded.config, &snapshot, &facts), &call_stats, backing_nodes)
+        let inputs = clock::inputs(&loaded.config, &snapshot, &facts);
+        let mut stats = live_view::providers(&inputs, &call_stats, backing_nodes);
+        live_view::add_slow_deletions(&mut stats, context.snapshot_feed.slow_deletions());
+        stats
     }
 
     /// Metrics of all launchers, collected once for concurrent requests and those within the interval.

@@ -8,7 +8,7 @@ use serde::ser::SerializeTuple;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::actors::runtime::snapshot_feed::BackingNodes;
+use crate::actors::runtime::snapshot_feed::{BackingNodes, SlowDeletions};
 use crate::actors::telemetry::gauges::{self, Quota};
 use nodepool_driver::health::CloudHealth;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
@@ -306,6 +306,16 @@ pub fn providers(
         }
     };
     inputs.config.providers.iter().map(&mut stats).collect()
+}
+
+/// Adds the deletions that something in the cloud holds up to the conditions of their providers.
+pub fn add_slow_deletions(stats: &mut [ProviderStats], deletions: SlowDeletions) {
+    for (provider, slow) in deletions {
+        let of_provider = stats.iter_mut().filter(|stats| stats.name == provider.as_str());
+        let conditions = slow.into_iter().map(|(since, text)| CloudCondition { since: since.0, text: printable(text) });
+        let conditions: Vec<CloudCondition> = conditions.collect();
+        of_provider.for_each(|stats| stats.conditions.extend(conditions.iter().cloned()));
+    }
 }
 
 fn conditions(health: &CloudHealth) -> Vec<CloudCondition> {
