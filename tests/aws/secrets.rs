@@ -55,7 +55,7 @@ async fn no_secret_is_in_a_log_or_a_dump() {
     let folder = tempfile::tempdir().expect("the temporary directory is writable");
     let logging = folder.path().join("logging.yaml");
     std::fs::write(&logging, LOGGING).expect("a new directory is writable");
-    let arguments = ["--no-webapp", "-l", logging.to_str().expect("a temporary path is UTF-8")];
+    let arguments = ["-f", "--no-webapp", "-l", logging.to_str().expect("a temporary path is UTF-8")];
     let variables: Vec<(&str, &Path)> = as_paths(&environment);
     let mut process = NodepoolProcess::start_in(&variables, programs::launcher(), &configuration(&server), &arguments);
 

@@ -56,6 +56,11 @@ fn create() -> LaunchEffect {
     LaunchEffect::Submit(Job::Launch(Arc::new(order())))
 }
 
+/// The creation after the instance of the last one was deleted.
+fn create_again() -> LaunchEffect {
+    LaunchEffect::Submit(Job::Launch(Arc::new(LaunchOrder { attempt: 2, ..order() })))
+}
+
 fn delete(id: &str) -> LaunchEffect {
     LaunchEffect::Submit(Job::Delete(ExternalId::text(id)))
 }
@@ -132,7 +137,7 @@ fn the_instance_of_a_failed_attempt_is_deleted_before_the_next_attempt() {
     assert_eq!(launch.due(), Some(MonotonicTime::at(8.0)));
     assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(7.9)), []);
     assert_eq!(launch.step(LaunchEvent::Clock, MonotonicTime::at(8.0)), [delete("s1")]);
-    assert_eq!(launch.step(ended(Err(CloudError::not_found("gone"))), MonotonicTime::at(9.0)), [create()]);
+    assert_eq!(launch.step(ended(Err(CloudError::not_found("gone"))), MonotonicTime::at(9.0)), [create_again()]);
     let effects = launch.step(ended(Err(failure())), MonotonicTime::at(10.0));
     assert_eq!(effects, [report("error.status", 10.0), LaunchEffect::Finished(LaunchOutcome::Failed(failure()))]);
 }
@@ -200,7 +205,7 @@ fn a_scan_of_an_abandoned_attempt_does_not_affect_the_next() {
     launch.step(launched().1, MonotonicTime::at(1.0));
     let effects = launch.step(LaunchEvent::Clock, MonotonicTime::at(100.0));
     assert_eq!(effects, [report("error.servercreatetimeout", 100.0), delete("s1")]);
-    assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), MonotonicTime::at(101.0)), [create()]);
+    assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), MonotonicTime::at(101.0)), [create_again()]);
     launch.step(launched().1, MonotonicTime::at(102.0));
     assert_eq!(launch.step(LaunchEvent::Scanned(1, Err("timeout".to_owned())), MonotonicTime::at(103.0)), []);
     assert_eq!(launch.step(LaunchEvent::Scanned(2, Ok(Vec::new())), MonotonicTime::at(104.0)).len(), 2);
