@@ -485,7 +485,7 @@ function quotaAbsence(provider) {
   if (provider.running === false) return 'Not known: the provider is not running. It is starting, or its configuration is invalid; the log of its launcher says so then.';
   if (provider.unavailable) return `Not known: ${provider.unavailable}`;
   const failed = asArray(provider.failed_queries).filter((query) => /limits/.test(query));
-  if (failed.length) return `Not known: the cloud did not answer the query for ${failed.join(' and ')}. It is repeated soon.`;
+  if (failed.length) return `Not known: the cloud did not answer, or refuses, the query for ${failed.join(' and ')}. It is repeated.`;
   if (!provider.refreshed_at) return 'Not known yet: the first refresh of the provider has not ended.';
   if (provider.driver === 'static') return 'None: a static provider is limited by its hosts only, and none of them is registered yet.';
   return 'None: the cloud reports no limits, and no node uses it.';

@@ -373,6 +373,30 @@ fn quotas_are_limits_and_refused_quotas_are_none() {
         let mut provider = AwsHarness::provider(moto, &harness.site, "", "", "");
         let facts = provider.wait_for_refresh().await;
         assert_eq!((facts.limits.get("L-1216C47A"), &facts.unavailable), (f64::INFINITY, &None));
+        assert_eq!(*facts.refused_queries, ["limits"]);
+        assert!(matches!(provider.run(order("0000000001", 1)).await, Ok(Outcome::Launched(_))));
+    });
+}
+
+#[test]
+fn limits_that_cannot_be_read_stop_no_launches() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let harness = AwsHarness::start("", "", "volume-size: 20, volume-type: gp3").await;
+        let (moto, label) = (&harness.moto, "volume-size: 20, volume-type: gp3");
+        moto.set_quotas(json!({"applied": {"ec2": {"L-1216C47A": 4.0}, "ebs": {}}})).await;
+        // The permissions of Nodepool 11 do not name this call. The limits that the account has changed are known.
+        moto.add_rule(error("ListAWSDefaultServiceQuotas", "AccessDeniedException", 100)).await;
+        let facts = AwsHarness::provider(moto, &harness.site, "", "", label).wait_for_refresh().await;
+        let limits = (facts.limits.get("L-1216C47A"), facts.limits.get("L-7A658B76"));
+        assert_eq!((limits, &*facts.refused_queries), ((4.0, f64::INFINITY), &[][..]));
+        moto.add_rule(error("ListServiceQuotas", "InternalServerException", 100)).await;
+        moto.add_rule(error("DescribeVolumes", "UnauthorizedOperation", 100)).await;
+        let mut provider = AwsHarness::provider(moto, &harness.site, "", "", label);
+        let facts = provider.wait_for_refresh().await;
+        assert_eq!((&facts.unavailable, &*facts.failed_queries), (&None, &["volumes", "limits"][..]));
         assert!(matches!(provider.run(order("0000000001", 1)).await, Ok(Outcome::Launched(_))));
     });
 }
@@ -420,7 +444,8 @@ fn a_dedicated_host_is_recorded_before_its_instance_and_released_after_it() {
         return;
     }
     on_real_time(async {
-        let mut harness = AwsHarness::start("", &format!("availability-zone: {REGION}a"), "dedicated-host: true").await;
+        let zones = format!("availability-zones: [{REGION}a, {REGION}b]");
+        let mut harness = AwsHarness::start("", &zones, "dedicated-host: true").await;
         let node = harness.launch("0000000001").await.unwrap();
         let ExternalId::Object(parts) = &node.external_id else { panic!("{node:?}") };
         assert_eq!(parts.keys().collect::<Vec<_>>(), ["host", "instance"]);
@@ -429,9 +454,9 @@ fn a_dedicated_host_is_recorded_before_its_instance_and_released_after_it() {
         let states: Vec<String> = hosts.all("state").iter().map(|state| state.text().to_owned()).collect();
         assert!(states.iter().all(|state| state == "released"), "{states:?}");
         assert_eq!(harness.usage().await.0, 0);
-        // A host without an instance: the launch goes on with it.
+        // A host without an instance: the launch goes on with it, in its zone.
         let mut order = launch_order("0000000002", 1);
-        let zone = format!("{REGION}a");
+        let zone = format!("{REGION}b");
         let parameters = [("InstanceType", "t3.medium"), ("Quantity", "1"), ("AvailabilityZone", &zone)];
         let host = harness.ec2.call("AllocateHosts", &parameters);
         let host = host.await.expect_ok().find("hostIdSet").child("item").text().to_owned();
@@ -440,6 +465,8 @@ fn a_dedicated_host_is_recorded_before_its_instance_and_released_after_it() {
         let Outcome::Launched(node) = launched else { panic!("{launched:?}") };
         let ExternalId::Object(parts) = &node.external_id else { panic!("{node:?}") };
         assert_eq!(parts["host"], json!(host));
+        let calls = harness.moto.calls(Some("RunInstances")).await;
+        assert_eq!(calls.last().unwrap().parameters["Placement.AvailabilityZone"], json!(zone));
     });
 }
 

@@ -182,6 +182,41 @@ fn an_image_of_an_earlier_attempt_is_used() {
 }
 
 #[test]
+fn the_image_of_another_upload_with_the_same_name_is_not_taken() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = start("ebs-direct").await;
+        harness.provider.run(upload(order(folder.path(), "1", false))).await.unwrap();
+        let same_name = UploadOrder { marks: marks("2"), ..order(folder.path(), "1", false) };
+        harness
+            .rule(json!({"action": "RegisterImage", "times": 1, "error": {"code": "InvalidAMIName.Duplicate"}}))
+            .await;
+        let failed = harness.provider.run(upload(same_name)).await.unwrap_err();
+        assert!(failed.to_string().contains("another AMI has the name"), "{failed}");
+    });
+}
+
+#[test]
+fn an_account_that_may_not_read_imports_writes_blocks() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = start("ebs-direct").await;
+        for action in ["DescribeImportSnapshotTasks", "DescribeImportImageTasks"] {
+            harness.rule(json!({"action": action, "times": 100, "error": {"code": "UnauthorizedOperation"}})).await;
+        }
+        let uploaded = harness.provider.run(upload(order(folder.path(), "1", false))).await.unwrap();
+        assert_eq!(harness.provider.run(upload(order(folder.path(), "1", true))).await.unwrap(), uploaded);
+        assert_eq!(stored(&mut harness).await.len(), 1);
+    });
+}
+
+#[test]
 fn lost_responses_make_no_second_image() {
     if real::skipped() {
         return;

@@ -45,6 +45,8 @@ pub struct ProviderFacts {
     pub upload_config: Option<Arc<UploadConfig>>,
     /// Queries that failed in the last refresh. Their earlier results are kept, and the refresh is repeated soon.
     pub failed_queries: Vec<&'static str>,
+    /// Queries that the account may not make. What they would show counts as unlimited.
+    pub refused_queries: Vec<&'static str>,
     /// Whether the cloud responds and takes launches. A refresh does not cover it: the TaskManager derives it from the
     /// results of all calls.
     pub health: CloudHealth,
@@ -170,6 +172,7 @@ impl ProviderFacts {
             launch_config: None,
             upload_config: None,
             failed_queries: Vec::new(),
+            refused_queries: Vec::new(),
             health: CloudHealth::default(),
         }
     }

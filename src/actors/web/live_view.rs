@@ -231,7 +231,7 @@ pub struct ProviderStats {
     pub unavailable: Option<String>,
     /// Outage of the cloud, and its refusals of new nodes.
     pub conditions: Vec<CloudCondition>,
-    /// Queries that failed in the last refresh.
+    /// Queries that failed in the last refresh, or are refused to the account.
     pub failed_queries: Vec<String>,
     /// Time of the last refresh; `None` before the first one.
     pub refreshed_at: Option<f64>,
@@ -296,7 +296,11 @@ pub fn providers(
             running: Some(facts.is_some()),
             unavailable: facts.and_then(|facts| facts.unavailable.as_ref()).map(|cause| cause.reason().to_owned()),
             conditions: facts.map(|facts| conditions(&facts.health)).unwrap_or_default(),
-            failed_queries: facts.iter().flat_map(|facts| &facts.failed_queries).map(ToString::to_string).collect(),
+            failed_queries: facts
+                .iter()
+                .flat_map(|facts| facts.failed_queries.iter().chain(&facts.refused_queries))
+                .map(ToString::to_string)
+                .collect(),
             refreshed_at: facts.map(|facts| facts.refreshed_at.0).filter(|at| *at > 0.0),
             pools: pools.collect(),
             quotas: facts.map(|facts| gauges::quotas(name, facts, inputs.snapshot)).unwrap_or_default(),

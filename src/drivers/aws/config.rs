@@ -105,7 +105,7 @@ impl Settings {
             format: self.image_format.clone(),
             name_format: IMAGE_NAME.to_owned(),
             hook: self.post_upload_hook.clone(),
-            timeout: IMPORT_TIMEOUT,
+            timeout: Seconds(IMPORT_TIMEOUT.0 + self.import_wait.unwrap_or(Seconds::ZERO).0),
             images: self.disk_images.iter().map(|(name, image)| (name.clone(), entry(image))).collect(),
         }
     }
@@ -276,7 +276,10 @@ fn labels(
     for node in diagnostics.mappings(&pool.section, "labels", "a label") {
         let Some(name) = diagnostics.required(node, "name", "a label").map(LabelName::from) else { continue };
         let image = image_of(node, &name, images, disk_images, provider, diagnostics);
-        let label = read_label(node, name.clone(), image, &network, diagnostics);
+        let mut label = read_label(node, name.clone(), image, &network, diagnostics);
+        if let LabelImage::Disk(image) = &label.image {
+            label.image_volume = disk_images.get(image).map(|(spec, _)| spec.volume.clone()).unwrap_or_default();
+        }
         labels.insert(name, Arc::new(label));
     }
     labels

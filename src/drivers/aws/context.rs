@@ -208,8 +208,10 @@ impl Catalog {
         let mappings = image.and_then(|id| self.images.get(id)?.as_ref()).map(Image::volumes).unwrap_or_default();
         let own = &label.volume;
         if mappings.is_empty() {
-            let kind = own.kind.as_deref();
-            add_volume(&mut resources, kind, own.size_gib.map(|size| size as f64), own.iops.map(|iops| iops as f64));
+            let given = &label.image_volume;
+            let kind = own.kind.as_deref().or(given.kind.as_deref());
+            let (size, iops) = (own.size_gib.or(given.size_gib), own.iops.or(given.iops));
+            add_volume(&mut resources, kind, size.map(|size| size as f64), iops.map(|iops| iops as f64));
         }
         for (is_root, volume) in mappings {
             let (size, iops) = match is_root {
@@ -296,6 +298,10 @@ impl Image {
         let is_named = |name: &str| self.root_device_name.as_deref() == Some(name);
         let root = with_volume.iter().position(|(mapping, _)| is_named(&mapping.device_name)).unwrap_or(0);
         with_volume.into_iter().enumerate().map(|(index, (_, ebs))| (index == root, ebs)).collect()
+    }
+
+    pub fn has_snapshot(&self, snapshot: &str) -> bool {
+        self.volumes().iter().any(|(_, ebs)| ebs.snapshot_id.as_deref() == Some(snapshot))
     }
 
     /// The names of the devices with volumes, the root's first.

@@ -38,6 +38,8 @@ pub struct AwsLabel {
     pub key_name: Option<String>,
     pub ebs_optimized: bool,
     pub volume: VolumeSpec,
+    /// The root volume of the image, if it is an upload.
+    pub image_volume: VolumeSpec,
     pub userdata: Option<String>,
     pub instance_profile: Option<InstanceProfile>,
     pub tags: BTreeMap<String, String>,
@@ -255,6 +257,7 @@ impl LabelReader<'_, '_> {
             key_name,
             ebs_optimized: node.boolean("ebs-optimized").unwrap_or(false),
             volume: VolumeSpec::read(node, self.diagnostics),
+            image_volume: VolumeSpec::default(),
             userdata: self.text("userdata"),
             instance_profile: self.instance_profile(),
             tags: texts(node, "tags"),

@@ -168,6 +168,12 @@ pub fn of_hosts(instance_type: &str) -> Option<&'static str> {
     HOSTS.iter().find(|(own, _)| *own == family).map(|(_, code)| *code)
 }
 
+/// The service whose quotas have a code.
+pub fn service(code: &str) -> &'static str {
+    let is_of_volumes = VOLUMES.iter().any(|(_, storage, operations)| *storage == code || *operations == Some(code));
+    if is_of_volumes { "ebs" } else { "ec2" }
+}
+
 /// Whether a code counts TB of storage. The driver counts GB.
 pub fn is_storage(code: &str) -> bool {
     VOLUMES.iter().any(|(_, storage, _)| *storage == code)

@@ -122,7 +122,8 @@ impl Launch<'_> {
                 form.add(&format!("{prefix}.Priority"), index);
             }
         }
-        form.add_tags(&["instance", "volume", "network-interface"], &self.tags());
+        // An instant fleet tags nothing else.
+        form.add_tags(&["instance", "volume"], &self.tags());
         form
     }
 

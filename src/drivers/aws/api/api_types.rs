@@ -231,6 +231,7 @@ pub struct HostsPage {
 pub struct Host {
     pub host_id: String,
     pub state: String,
+    pub availability_zone: String,
     pub host_properties: HostProperties,
     pub tag_set: Items<Tag>,
 }

@@ -141,8 +141,9 @@ impl Connection {
 
 /// S3 reports an error of a long call with status 200, because it has begun the response before.
 fn is_late_error(body: &[u8]) -> bool {
-    let start = &body[..body.len().min(200)];
-    let text = String::from_utf8_lossy(start);
+    // White space keeps the connection alive before.
+    let body = body.trim_ascii_start();
+    let text = String::from_utf8_lossy(&body[..body.len().min(200)]);
     text.contains("<Error>") && !text.contains("<Response>")
 }
 

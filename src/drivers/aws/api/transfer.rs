@@ -2,6 +2,7 @@
 //! transfers of images in parts.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -21,7 +22,16 @@ use crate::common::object_store::FilePart;
 /// Parts of an image that are sent at a time.
 const CONCURRENT_PARTS: usize = 10;
 /// Bytes of a block of a snapshot.
-pub const BLOCK_SIZE: u64 = 512 * 1024;
+const BLOCK_SIZE: u64 = 512 * 1024;
+
+/// The blocks of a file, by their index.
+pub fn blocks(file: &Path, size: u64) -> BTreeMap<u32, FilePart> {
+    let block = |index: u64| {
+        let from = index * BLOCK_SIZE;
+        (index as u32, FilePart { file: file.to_owned(), from, length: BLOCK_SIZE.min(size - from) })
+    };
+    (0..size.div_ceil(BLOCK_SIZE)).map(block).collect()
+}
 
 /// Terminates instances. EC2 terminates all or none, and names those that hold up the others.
 pub async fn terminate(connection: &Connection, ids: &[String], guard: &CallGuard) -> Result<Reply, CloudError> {

@@ -31,6 +31,8 @@ pub struct DeleteInstance {
     context: Arc<ProviderContext>,
     id: AwsId,
     obstacle: Option<String>,
+    /// Pause before the next attempt to release a host.
+    release_pause: Seconds,
     step: Step,
 }
 
@@ -48,7 +50,7 @@ enum Step {
 
 impl DeleteInstance {
     pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        Self { context, id: AwsId::of(id), obstacle: None, step: Step::Begin }
+        Self { context, id: AwsId::of(id), obstacle: None, release_pause: OCCUPIED_PAUSE, step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {
@@ -156,7 +158,13 @@ impl DeleteInstance {
         }
         self.obstacle = Some(format!("the host cannot be released: {}: {}", error.code, error.message));
         let is_occupied = error.code.contains("Occupied") || error.message.contains("occupied");
-        self.release(if is_occupied { OCCUPIED_PAUSE } else { EARLY_PAUSE })
+        if is_occupied {
+            return self.release(OCCUPIED_PAUSE);
+        }
+        // A Mac host may not be released for a day; other refusals end earlier.
+        let pause = self.release_pause;
+        self.release_pause = Seconds((pause.0 * 2.0).min(EARLY_PAUSE.0));
+        self.release(pause)
     }
 
     fn poll_host(&mut self) -> Next<Call> {

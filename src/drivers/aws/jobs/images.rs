@@ -32,6 +32,16 @@ pub struct ListImages {
     of_tasks: BTreeMap<String, BTreeMap<String, String>>,
     /// Objects whose tags are still to be read.
     keys: VecDeque<String>,
+    reads: Reads,
+}
+
+/// What a listing reads now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reads {
+    SnapshotTasks,
+    ImageTasks,
+    Images,
+    ObjectTags,
 }
 
 impl ListImages {
@@ -42,6 +52,7 @@ impl ListImages {
             of_images: BTreeSet::new(),
             of_tasks: BTreeMap::new(),
             keys: VecDeque::new(),
+            reads: Reads::SnapshotTasks,
         }
     }
 
@@ -55,7 +66,7 @@ impl ListImages {
                 }
                 match page.next_token.filter(|token| !token.is_empty()) {
                     Some(token) => Next::Call(calls::snapshot_tasks(Some(&token))),
-                    None => Next::Call(calls::image_tasks(None)),
+                    None => self.read_image_tasks(),
                 }
             }
             Input::Reply(Ok(Reply::ImageTasks(page))) => {
@@ -66,7 +77,7 @@ impl ListImages {
                 }
                 match page.next_token.filter(|token| !token.is_empty()) {
                     Some(token) => Next::Call(calls::image_tasks(Some(&token))),
-                    None => Next::Call(calls::own_images(None)),
+                    None => self.read_images(),
                 }
             }
             Input::Reply(Ok(Reply::Images(page))) => {
@@ -103,15 +114,30 @@ impl ListImages {
                 }
                 self.read_tags()
             }
-            // The object was deleted meanwhile.
-            Input::Reply(Ok(Reply::Refused(error))) if error.code == "NoSuchKey" => {
-                self.keys.pop_front();
-                self.read_tags()
-            }
-            Input::Reply(Ok(Reply::Refused(error))) => Next::Failed(error.into_error()),
+            Input::Reply(Ok(Reply::Refused(error))) => match self.reads {
+                // An account that imports nothing need not be allowed to read imports.
+                Reads::SnapshotTasks => self.read_image_tasks(),
+                Reads::ImageTasks => self.read_images(),
+                Reads::Images => Next::Failed(error.into_error()),
+                // The object was deleted meanwhile, or is another owner's.
+                Reads::ObjectTags => {
+                    self.keys.pop_front();
+                    self.read_tags()
+                }
+            },
             Input::Reply(Err(error)) => Next::Failed(error),
             input => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
+    }
+
+    fn read_image_tasks(&mut self) -> Next<Call> {
+        self.reads = Reads::ImageTasks;
+        Next::Call(calls::image_tasks(None))
+    }
+
+    fn read_images(&mut self) -> Next<Call> {
+        self.reads = Reads::Images;
+        Next::Call(calls::own_images(None))
     }
 
     fn add_image(&mut self, image: Image) {
@@ -135,6 +161,7 @@ impl ListImages {
     }
 
     fn read_tags(&mut self) -> Next<Call> {
+        self.reads = Reads::ObjectTags;
         match (&self.context.settings.bucket, self.keys.front()) {
             (Some(bucket), Some(key)) => Next::Call(calls::object_tags(bucket, key)),
             _ => Next::Done(Outcome::Images(std::mem::take(&mut self.found))),

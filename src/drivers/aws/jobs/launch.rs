@@ -137,8 +137,10 @@ impl LaunchInstance {
         if self.id.instance.is_some() {
             return self.observe(Step::Booting(0));
         }
-        if self.order.may_exist || self.order.may_appear {
-            let listings = if self.order.may_appear { MAX_SEARCH_LISTINGS } else { 1 };
+        // With a host there may be an instance that was not recorded yet.
+        let has_host = self.id.host.is_some();
+        if self.order.may_exist || self.order.may_appear || has_host {
+            let listings = if self.order.may_appear || has_host { MAX_SEARCH_LISTINGS } else { 1 };
             return self.observe(Step::Searching(listings));
         }
         self.prepare(&label)
@@ -153,25 +155,38 @@ impl LaunchInstance {
         self.image_id = image;
         self.places = self.context.usable_places(label).into();
         self.obstacle = self.context.full_places(label);
-        if self.context.catalog().images.contains_key(&self.image_id) {
+        if matches!(self.context.catalog().images.get(&self.image_id), Some(Some(_))) {
             return self.start();
         }
-        let call = calls::image(&self.image_id);
+        self.read_image(Seconds::ZERO)
+    }
+
+    fn read_image(&mut self, delay: Seconds) -> Next<Call> {
+        let call = calls::image(&self.image_id).after(delay);
         self.call(Step::ReadingImage, call)
     }
 
-    /// The AMI names the devices whose volumes are to end with the instance.
+    /// The AMI names the devices whose volumes are to end with the instance. A new one may not be visible yet.
     fn on_image(&mut self, reply: Reply) -> Next<Call> {
         match reply {
             Reply::Images(page) => {
                 let image = page.images_set.item.into_iter().find(|image| image.image_id == self.image_id);
-                if let Some(image) = image {
-                    self.context.catalog().images.insert(self.image_id.clone(), Some(image));
-                }
+                let Some(image) = image else { return self.image_missing() };
+                self.context.catalog().images.insert(self.image_id.clone(), Some(image));
+                self.lost = 0;
                 self.start()
             }
+            Reply::Refused(error) if error.code == "InvalidAMIID.NotFound" => self.image_missing(),
             Reply::Refused(error) => Next::Failed(error.into_error()),
             reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn image_missing(&mut self) -> Next<Call> {
+        self.lost += 1;
+        match self.lost > MAX_REPEATS {
+            true => Next::Failed(failed(format!("AMI {} does not exist", self.image_id))),
+            false => self.read_image(REPEAT_PAUSE),
         }
     }
 
@@ -252,11 +267,28 @@ impl LaunchInstance {
 
     fn await_host(&mut self, host: Option<&Host>) -> Next<Call> {
         match host.map(|host| host.state.as_str()) {
-            Some("available") => self.create(Seconds::ZERO),
+            Some("available") => {
+                host.into_iter().for_each(|host| self.use_place_of(host));
+                self.create(Seconds::ZERO)
+            }
             Some(state @ ("permanent-failure" | "released" | "released-permanent-failure")) => {
                 status_failure(format!("the host is {state}"))
             }
             _ => self.poll_host(HOST_POLL_INTERVAL),
+        }
+    }
+
+    /// The instance must be where its host is. That is not the first place if an earlier process has recorded the host.
+    fn use_place_of(&mut self, host: &Host) {
+        let Some(label) = &self.label else { return };
+        let fits = |place: &Place| {
+            let zone = place.location.zone.as_deref();
+            place.instance_type == host.host_properties.instance_type
+                && zone.is_none_or(|zone| zone == host.availability_zone)
+        };
+        let place = self.places.front().filter(|place| fits(place)).cloned();
+        if let Some(place) = place.or_else(|| label.places().into_iter().find(fits)) {
+            self.places = VecDeque::from([place]);
         }
     }
 
@@ -281,14 +313,23 @@ impl LaunchInstance {
             Reply::Fleet(fleet) => self.on_fleet(fleet),
             Reply::Lost(detail) => self.repeat(detail, Self::create),
             Reply::Refused(error) if is_missing_template(&error) && !self.has_created_template => {
-                self.has_created_template = true;
-                match self.with_launch(|launch| launch.create_template()) {
-                    Some(form) => self.call(Step::CreatingTemplate, calls::create_template(form)),
-                    None => self.no_place(),
-                }
+                self.create_template()
+            }
+            // A new one may not be visible yet.
+            Reply::Refused(error) if is_missing_template(&error) && self.lost < MAX_REPEATS => {
+                self.lost += 1;
+                self.create(REPEAT_PAUSE)
             }
             Reply::Refused(error) => self.refused(error, Self::create),
             reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    fn create_template(&mut self) -> Next<Call> {
+        self.has_created_template = true;
+        match self.with_launch(|launch| launch.create_template()) {
+            Some(form) => self.call(Step::CreatingTemplate, calls::create_template(form)),
+            None => self.no_place(),
         }
     }
 
@@ -310,6 +351,7 @@ impl LaunchInstance {
             .collect();
         let capacity = errors.iter().find(|error| error.is_capacity()).or(errors.first());
         match capacity.cloned() {
+            Some(error) if is_missing_template(&error) && !self.has_created_template => self.create_template(),
             Some(error) => self.refused(error, Self::create),
             None => Next::Failed(CloudError::Capacity("the fleet has no instance".to_owned())),
         }

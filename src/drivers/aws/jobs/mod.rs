@@ -2,6 +2,7 @@
 
 pub mod delete;
 pub mod images;
+pub mod import_wait;
 pub mod launch;
 pub mod listing;
 pub mod refresh;

@@ -30,8 +30,11 @@ pub struct RefreshProvider {
     limits: BTreeMap<String, f64>,
     /// Queries that failed; their earlier results are kept.
     failed: Vec<&'static str>,
-    denied: Option<String>,
+    /// Services whose quotas were read, and those that refused to name them.
+    quotas_read: BTreeSet<&'static str>,
+    quotas_denied: BTreeMap<&'static str, String>,
     reads_limits: bool,
+    has_planned_defaults: bool,
 }
 
 /// One call of a refresh.
@@ -53,7 +56,7 @@ impl Query {
             Query::Types(_) => "instance types",
             Query::Image(_) | Query::Filters(_) => "images",
             Query::Volumes(_) => "volumes",
-            Query::Quotas(..) => "quotas",
+            Query::Quotas(..) => "limits",
         }
     }
 
@@ -81,8 +84,10 @@ impl RefreshProvider {
             volumes: Vec::new(),
             limits: BTreeMap::new(),
             failed: Vec::new(),
-            denied: None,
+            quotas_read: BTreeSet::new(),
+            quotas_denied: BTreeMap::new(),
             reads_limits: false,
+            has_planned_defaults: false,
         }
     }
 
@@ -93,13 +98,15 @@ impl RefreshProvider {
                 self.next()
             }
             Input::Reply(Ok(reply)) => self.on_reply(reply),
-            Input::Reply(Err(error @ (CloudError::Outage { .. } | CloudError::Denied(_)))) => Next::Failed(error),
             Input::Reply(Err(error)) => self.query_failed(&error),
             input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
     }
 
     fn next(&mut self) -> Next<Call> {
+        if self.queries.is_empty() && self.reads_limits {
+            self.plan_defaults();
+        }
         self.current = self.queries.pop_front();
         match &self.current {
             Some(query) => Next::Call(query.call()),
@@ -109,8 +116,15 @@ impl RefreshProvider {
 
     fn query_failed(&mut self, error: &CloudError) -> Next<Call> {
         let name = self.current.as_ref().map_or("", Query::name);
-        // Without an inventory, nothing is known about the cloud.
-        if name == "instances" {
+        let is_essential = match self.current {
+            // Without an inventory, nothing is known about the cloud.
+            Some(Query::Instances(_)) | None => true,
+            // Labels wait for these; a refresh that failed is soon repeated.
+            Some(Query::Types(_) | Query::Image(_) | Query::Filters(_)) => matches!(error, CloudError::Outage { .. }),
+            // Some accounts cannot reach, or may not use, what limits come from.
+            Some(Query::Volumes(_) | Query::Quotas(..)) => false,
+        };
+        if is_essential {
             return Next::Failed(error.clone());
         }
         if !self.failed.contains(&name) {
@@ -173,7 +187,9 @@ impl RefreshProvider {
             (Query::Quotas(service, are_defaults, _), Reply::Quotas(page)) => {
                 self.on_quotas(service, are_defaults, page);
             }
-            (Query::Quotas(..), Reply::Refused(error)) => self.quotas_refused(error.into_error()),
+            (Query::Quotas(service, are_defaults, _), Reply::Refused(error)) => {
+                self.quotas_refused(service, are_defaults, error.into_error());
+            }
             (_, Reply::Refused(error)) => return self.query_failed(&error.into_error()),
             (_, reply) => return Next::Failed(failed(format!("unexpected reply {reply:?}"))),
         }
@@ -188,9 +204,20 @@ impl RefreshProvider {
         }
         match page.next_token.filter(|token| !token.is_empty()) {
             Some(token) => self.queries.push_front(Query::Quotas(service, are_defaults, Some(token))),
-            None if !are_defaults && self.lacks_limits() => self.queries.push_front(Query::Quotas(service, true, None)),
-            None => {}
+            None => drop(self.quotas_read.insert(service)),
         }
+    }
+
+    /// Limits that were never changed are named only by AWS's defaults.
+    fn plan_defaults(&mut self) {
+        if std::mem::replace(&mut self.has_planned_defaults, true) {
+            return;
+        }
+        let needed = self.needed_codes();
+        let missing = needed.iter().filter(|code| !self.limits.contains_key(*code));
+        let services: BTreeSet<&str> = missing.map(|code| quota_codes::service(code)).collect();
+        let services = services.intersection(&self.quotas_read);
+        self.queries.extend(services.map(|service| Query::Quotas(service, true, None)));
     }
 
     /// Queries for what the labels need and the catalog lacks. The list of instances shows other types in use.
@@ -232,51 +259,47 @@ impl RefreshProvider {
         codes.filter(|name| name.starts_with("L-")).collect()
     }
 
-    fn lacks_limits(&self) -> bool {
-        self.needed_codes().iter().any(|code| !self.limits.contains_key(code))
-    }
-
     /// An account that may not read its quotas has none, as far as Nodepool knows.
-    fn quotas_refused(&mut self, error: CloudError) {
+    fn quotas_refused(&mut self, service: &'static str, are_defaults: bool, error: CloudError) {
         match error {
-            CloudError::Denied(text) => self.denied = Some(text),
-            _ if !self.failed.contains(&"quotas") => self.failed.push("quotas"),
+            // The limits that were changed are known.
+            CloudError::Denied(_) if are_defaults => {}
+            CloudError::Denied(text) => drop(self.quotas_denied.insert(service, text)),
+            _ if !self.failed.contains(&"limits") => self.failed.push("limits"),
             _ => {}
         }
     }
 
+    /// Keeps what was read in the catalog; returns the limits of what the labels need.
+    fn record_limits(&mut self) -> Resources {
+        let context = self.context.clone();
+        let needed = self.needed_codes();
+        let mut catalog = context.catalog();
+        for (service, error) in &self.quotas_denied {
+            if catalog.warn_once(service) {
+                warn!(provider = %context.provider, service, error, "quotas cannot be read: no limit is known");
+            }
+            catalog.limits.retain(|code, _| quota_codes::service(code) != *service);
+        }
+        // Those of a service that did not respond are kept.
+        catalog.limits.extend(std::mem::take(&mut self.limits));
+        for code in needed.iter().filter(|code| self.quotas_read.contains(quota_codes::service(code))) {
+            if !catalog.limits.contains_key(code) && catalog.warn_once(code) {
+                warn!(provider = %context.provider, code, "unknown quota: no limit is known");
+            }
+        }
+        let mut limits = Resources::unlimited();
+        let known = catalog.limits.iter().filter(|(code, _)| needed.contains(*code));
+        known.for_each(|(code, value)| limits.set(code, *value));
+        limits
+    }
+
     fn finish(&mut self) -> Next<Call> {
         let context = self.context.clone();
-        let has_quotas = self.reads_limits && self.denied.is_none() && !self.failed.contains(&"quotas");
         if self.reads_limits && self.failed.is_empty() {
             context.record_limits_read();
         }
-        let needed = self.needed_codes();
-        let limits = {
-            let mut catalog = context.catalog();
-            if let Some(text) = &self.denied {
-                if catalog.warn_once("quotas") {
-                    warn!(provider = %context.provider, error = text, "quotas cannot be read: no limit is known");
-                }
-                catalog.limits.clear();
-            } else {
-                // Those of a service that did not respond are kept.
-                catalog.limits.extend(std::mem::take(&mut self.limits));
-            }
-            if has_quotas {
-                for code in
-                    needed.iter().filter(|code| !catalog.limits.contains_key(*code)).cloned().collect::<Vec<_>>()
-                {
-                    if catalog.warn_once(&code) {
-                        warn!(provider = %context.provider, code, "unknown quota: no limit is known");
-                    }
-                }
-            }
-            let mut limits = Resources::unlimited();
-            let known = catalog.limits.iter().filter(|(code, _)| needed.contains(*code));
-            known.for_each(|(code, value)| limits.set(code, *value));
-            limits
-        };
+        let limits = self.record_limits();
         let inventory = instances::inventory(&context, &self.instances);
         let unmanaged = inventory.used_by_others(&context.provider);
         let launch_config = context.settings.launch_config(|label| {
@@ -290,6 +313,7 @@ impl RefreshProvider {
             unmanaged,
             launch_config: Some(Arc::new(launch_config)),
             failed_queries: std::mem::take(&mut self.failed),
+            refused_queries: if self.quotas_denied.is_empty() { Vec::new() } else { vec!["limits"] },
             ..context.facts.clone()
         };
         Next::Done(Outcome::Refreshed(Arc::new(facts), Arc::new(inventory)))

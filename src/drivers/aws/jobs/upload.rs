@@ -15,12 +15,13 @@ use tracing::warn;
 use crate::aws::api::api_types::{ImageTask, ImageTasksPage, Snapshot, SnapshotTask, SnapshotTasksPage, tags};
 use crate::aws::api::calls::{self, Call, Reply};
 use crate::aws::api::errors::{ApiError, failed};
-use crate::aws::api::transfer::BLOCK_SIZE;
+use crate::aws::api::transfer::blocks;
 use crate::aws::config::{DiskImageSpec, IMPORT_TIMEOUT, ImportMethod, MAX_OBJECT_TAGS};
 use crate::aws::context::ProviderContext;
 use crate::aws::image_body::ImageBody;
 use crate::aws::image_id::ImageId;
 use crate::aws::jobs::images::{DeleteImage, ListImages};
+use crate::aws::jobs::import_wait::ImportWait;
 use crate::common::object_store::{self, FilePart};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
@@ -35,11 +36,6 @@ const BLOCKS_PER_CALL: usize = 128;
 /// So many calls in a row may send nothing.
 const MAX_FAILURES: u32 = 5;
 const REPEAT_PAUSE: Seconds = Seconds(2.0);
-/// Interval between looks at a task: it grows.
-const MIN_POLL_INTERVAL: Seconds = Seconds(2.0);
-const MAX_POLL_INTERVAL: Seconds = Seconds(30.0);
-/// Interval between attempts to begin an import while others are running.
-const IMPORT_RETRY_INTERVAL: Seconds = Seconds(30.0);
 
 pub struct UploadImage {
     context: Arc<ProviderContext>,
@@ -52,7 +48,7 @@ pub struct UploadImage {
     pending: BTreeMap<u32, FilePart>,
     etags: BTreeMap<u32, String>,
     failures: u32,
-    waited: Seconds,
+    wait: ImportWait,
     snapshot: Option<Snapshot>,
     /// The AMI, as soon as there is one.
     image: Option<String>,
@@ -67,7 +63,7 @@ enum Step {
     DeletingOld(Box<DeleteImage>, VecDeque<ExternalId>),
     BeginningObject,
     SendingParts(String),
-    CompletingObject,
+    CompletingObject(String),
     /// The object was not completed; its parts are deleted.
     Aborting(CloudError),
     ImportingSnapshot,
@@ -103,7 +99,7 @@ impl UploadImage {
             pending: BTreeMap::new(),
             etags: BTreeMap::new(),
             failures: 0,
-            waited: Seconds::ZERO,
+            wait: ImportWait::default(),
             snapshot: None,
             image: None,
             step: Step::Begin,
@@ -118,7 +114,7 @@ impl UploadImage {
         match self.step {
             Step::Begin | Step::SearchingOld(_) => "searching for the image",
             Step::DeletingOld(..) => "deleting what an earlier attempt left",
-            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject | Step::Aborting(_) => {
+            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject(_) | Step::Aborting(_) => {
                 "sending to the bucket"
             }
             Step::ImportingSnapshot | Step::SearchingSnapshotTask | Step::AwaitingSnapshot(_) => "importing snapshot",
@@ -143,13 +139,10 @@ impl UploadImage {
             }
             (Step::SendingParts(upload), Input::Reply(result)) => match self.on_sent(result) {
                 Ok(pause) => self.send_parts(upload, pause),
-                Err(error) => {
-                    let call = calls::abort_object(self.bucket(), &self.key, &upload);
-                    self.call(Step::Aborting(error), call)
-                }
+                Err(error) => self.abort(&upload, error),
             },
             (Step::Aborting(error), Input::Reply(_)) => Next::Failed(error),
-            (Step::CompletingObject, Input::Reply(Ok(Reply::Done | Reply::Lost(_)))) => self.import(Seconds::ZERO),
+            (Step::CompletingObject(upload), Input::Reply(result)) => self.on_object_completed(upload, result),
             (Step::ImportingSnapshot, Input::Reply(Ok(reply))) => self.on_snapshot_task(reply),
             (Step::SearchingSnapshotTask, Input::Reply(Ok(Reply::SnapshotTasks(page)))) => {
                 self.search_snapshot_task(page)
@@ -178,7 +171,9 @@ impl UploadImage {
             }
             (Step::Registering, Input::Reply(Ok(reply))) => self.on_registered(reply),
             (Step::SearchingRegistered, Input::Reply(Ok(Reply::Images(page)))) => {
-                match page.images_set.item.into_iter().find(|image| image.name.as_ref() == Some(&self.order.name)) {
+                // Another provider of the account may have registered an image of the same build.
+                let snapshot = self.snapshot_id();
+                match page.images_set.item.into_iter().find(|image| image.has_snapshot(&snapshot)) {
                     Some(image) => self.registered(image.image_id),
                     None => Next::Failed(failed("another AMI has the name of the image")),
                 }
@@ -288,8 +283,8 @@ impl UploadImage {
         let next: Vec<(u32, FilePart)> =
             self.pending.iter().take(PARTS_PER_CALL).map(|(number, part)| (*number, part.clone())).collect();
         if next.is_empty() {
-            let call = calls::complete_object(self.bucket(), &self.key, &upload, &self.etags);
-            return self.call(Step::CompletingObject, call);
+            let call = calls::complete_object(self.bucket(), &self.key, &upload, &self.etags).after(pause);
+            return self.call(Step::CompletingObject(upload), call);
         }
         let call = calls::send_parts(self.bucket(), &self.key, &upload, next).after(pause);
         self.call(Step::SendingParts(upload), call)
@@ -312,6 +307,32 @@ impl UploadImage {
             Ok(reply) => failed(format!("unexpected reply {reply:?}")),
             Err(error) => error,
         };
+        self.may_repeat(error)
+    }
+
+    /// A completion without a response is repeated. If it had an effect, there is no such upload any more.
+    fn on_object_completed(&mut self, upload: String, result: Result<Reply, CloudError>) -> Next<Call> {
+        let error = match result {
+            Ok(Reply::Done) => return self.import(Seconds::ZERO),
+            Ok(Reply::Refused(error)) if error.code == "NoSuchUpload" && self.failures > 0 => {
+                return self.import(Seconds::ZERO);
+            }
+            Ok(Reply::Refused(error)) => error.into_error(),
+            Ok(reply) => failed(format!("the object was not completed: {reply:?}")),
+            Err(error) => error,
+        };
+        match self.may_repeat(error) {
+            Ok(pause) => self.send_parts(upload, pause),
+            Err(error) => self.abort(&upload, error),
+        }
+    }
+
+    fn abort(&mut self, upload: &str, error: CloudError) -> Next<Call> {
+        let call = calls::abort_object(self.bucket(), &self.key, upload);
+        self.call(Step::Aborting(error), call)
+    }
+
+    fn may_repeat(&mut self, error: CloudError) -> Result<Seconds, CloudError> {
         self.failures += 1;
         let may_pass = matches!(error, CloudError::Failed { .. } | CloudError::Deadline | CloudError::Outage { .. });
         if may_pass && self.failures <= MAX_FAILURES { Ok(REPEAT_PAUSE) } else { Err(error) }
@@ -365,30 +386,23 @@ impl UploadImage {
     /// An account has few imports at a time; others end.
     fn import_refused(&mut self, error: ApiError) -> Next<Call> {
         let limit = self.context.settings.import_wait.unwrap_or(Seconds::ZERO);
-        if error.code == "ResourceCountLimitExceeded" && self.waited < limit {
-            self.waited = Seconds(self.waited.0 + IMPORT_RETRY_INTERVAL.0);
-            return self.import(IMPORT_RETRY_INTERVAL);
+        let is_busy = error.code == "ResourceCountLimitExceeded";
+        match is_busy.then(|| self.wait.retry_delay(limit)).flatten() {
+            Some(delay) => self.import(delay),
+            None => self.fail(error.into_error()),
         }
-        self.fail(error.into_error())
-    }
-
-    fn poll_delay(&mut self) -> Seconds {
-        let delay = Seconds((self.waited.0 / 4.0).clamp(MIN_POLL_INTERVAL.0, MAX_POLL_INTERVAL.0));
-        self.waited = Seconds(self.waited.0 + delay.0);
-        delay
     }
 
     fn is_overdue(&self) -> bool {
         let is_direct = self.spec.as_ref().is_some_and(|spec| spec.method == ImportMethod::EbsDirect);
-        let limit = self.context.settings.import_wait.filter(|_| is_direct).unwrap_or(IMPORT_TIMEOUT);
-        self.waited > limit
+        self.wait.has_exceeded(self.context.settings.import_wait.filter(|_| is_direct).unwrap_or(IMPORT_TIMEOUT))
     }
 
     fn poll_snapshot(&mut self, task: String) -> Next<Call> {
         if self.is_overdue() {
             return self.fail(failed(format!("the import {task} does not end")));
         }
-        let delay = self.poll_delay();
+        let delay = self.wait.poll_delay();
         let call = calls::snapshot_task(&task).after(delay);
         self.call(Step::AwaitingSnapshot(task), call)
     }
@@ -413,7 +427,7 @@ impl UploadImage {
         if self.is_overdue() {
             return self.fail(failed(format!("the import {task} does not end")));
         }
-        let delay = self.poll_delay();
+        let delay = self.wait.poll_delay();
         let call = calls::image_task(&task).after(delay);
         self.call(Step::AwaitingImage(task), call)
     }
@@ -442,7 +456,7 @@ impl UploadImage {
                 Some(id) => {
                     self.set_id(ImageId::Snapshot(id.to_owned()));
                     self.snapshot = Some(Snapshot { snapshot_id: id.to_owned(), ..Snapshot::default() });
-                    self.pending = blocks(&self.order);
+                    self.pending = blocks(&self.order.file, self.order.size);
                     self.send_blocks(Seconds::ZERO)
                 }
                 None => Next::Failed(failed("the response to StartSnapshot has no id")),
@@ -486,7 +500,7 @@ impl UploadImage {
                 Some("error") => Next::Failed(failed("the snapshot could not be completed")),
                 _ if self.is_overdue() => Next::Failed(failed("the snapshot is not completed")),
                 _ => {
-                    let delay = self.poll_delay();
+                    let delay = self.wait.poll_delay();
                     self.complete_snapshot(delay)
                 }
             },
@@ -581,14 +595,4 @@ impl UploadImage {
         self.step = step;
         Next::Call(call)
     }
-}
-
-/// The blocks of a file.
-fn blocks(order: &UploadOrder) -> BTreeMap<u32, FilePart> {
-    let block = |index: u64| {
-        let from = index * BLOCK_SIZE;
-        let part = FilePart { file: order.file.clone(), from, length: BLOCK_SIZE.min(order.size - from) };
-        (index as u32, part)
-    };
-    (0..order.size.div_ceil(BLOCK_SIZE)).map(block).collect()
 }
