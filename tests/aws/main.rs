@@ -7,6 +7,8 @@ mod driver;
 mod ec2;
 mod faults;
 mod images;
+mod launcher;
+mod launcher_harness;
 mod nodepool11;
 mod secrets;
 mod simulated;
