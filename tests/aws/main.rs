@@ -9,6 +9,7 @@ mod faults;
 mod images;
 mod launcher;
 mod launcher_harness;
+mod leaks;
 mod nodepool11;
 mod secrets;
 mod simulated;
