@@ -2,6 +2,7 @@
 //! simulated EC2.
 
 mod contract;
+mod crashes;
 mod credentials;
 mod driver;
 mod ec2;
