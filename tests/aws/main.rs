@@ -15,3 +15,4 @@ mod nodepool11;
 mod secrets;
 mod simulated;
 mod uploads;
+mod zuul;
