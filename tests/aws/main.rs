@@ -2,12 +2,17 @@
 //! simulated EC2.
 
 mod contract;
+mod crashes;
 mod credentials;
 mod driver;
 mod ec2;
 mod faults;
 mod images;
+mod launcher;
+mod launcher_harness;
+mod leaks;
 mod nodepool11;
 mod secrets;
 mod simulated;
 mod uploads;
+mod zuul;

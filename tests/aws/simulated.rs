@@ -2,28 +2,25 @@
 //! a minimum time, and many instances at once.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::provider::providers;
 use nodepool::actors::runtime::dump;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
-use nodepool_model::records::ids::{NodeId, ProviderName};
+use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::node::NodeState;
-use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
-use testkit::in_process_launcher::{Consumer, InProcessDaemon, on_real_time, zookeeper};
+use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, provider_section};
 use testkit::real::simulated_ec2::{IMAGE, KEY_NAME, REGION, SECURITY_GROUP, SUBNETS, SimulatedEc2};
 use testkit::wait;
 
 use crate::driver::order;
+use crate::launcher_harness::{LauncherHarness, TIMEOUT};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// The public image of macOS for `mac1.metal`.
 const MAC_IMAGE: &str = "ami-00000000000000004";
-const MAC: &str = "cloud-image: mac, instance-type: mac1.metal, dedicated-host: true";
+pub const MAC: &str = "cloud-image: mac, instance-type: mac1.metal, dedicated-host: true";
 
 /// A configuration with these keys of the provider and the pool, and these labels.
 pub fn configuration(provider: &str, pool: &str, labels: &[(&str, &str)]) -> String {
@@ -192,68 +189,12 @@ fn a_host_in_its_minimum_time_is_the_obstacle_of_its_deletion() {
     });
 }
 
-/// A launcher on a simulated EC2.
-struct LauncherHarness {
-    config: String,
-    cloud: SimulatedEc2,
-    zookeeper: MemoryZooKeeper,
-    consumer: Consumer,
-    process: InProcessDaemon,
-}
-
-fn process(config: &str, cloud: &SimulatedEc2) -> InProcessDaemon {
-    let quick = |options: &mut LauncherOptions| {
-        options.cleanup_interval.0 = 0.5;
-        options.delete_interval.0 = 0.2;
-    };
-    InProcessDaemon::with_drivers(config, quick, Some(Box::new(cloud.driver())))
-}
-
-impl LauncherHarness {
-    async fn start(config: String) -> Self {
-        let cloud = SimulatedEc2::start(&["--boot-s", "0.1", "--terminate-s", "0.1"]).await;
-        let (zookeeper, mut process) = (zookeeper(), process(&config, &cloud));
-        process.run(&zookeeper);
-        let consumer = Consumer::of(&zookeeper);
-        wait::until("the pool to be registered", TIMEOUT, async || {
-            consumer.count("/nodepool/components/pool").await > 0
-        })
-        .await;
-        Self { config, cloud, zookeeper, consumer, process }
-    }
-
-    /// Ends the launcher as a crash does, and starts another one.
-    fn restart(&mut self) {
-        self.process.stop();
-        self.process = process(&self.config, &self.cloud);
-        self.process.run(&self.zookeeper);
-    }
-
-    /// The node of a new request for a label.
-    async fn served(&self, label: &str) -> NodeId {
-        let request = self.consumer.submit_labels(&[label]).await;
-        self.consumer.fulfilled_nodes(&request).await.remove(0)
-    }
-
-    async fn instance(&self, node: &NodeId) -> String {
-        let record = self.consumer.raw_node(node).await;
-        record["external_id"]["instance"].as_str().expect("external_id names the instance").to_owned()
-    }
-
-    async fn wait_until_gone(&self, node: &NodeId) {
-        wait::until(&format!("the end of node {node}"), TIMEOUT, async || {
-            self.consumer.node_state(node).await.is_none()
-        })
-        .await;
-    }
-}
-
 #[test]
 fn a_reclaimed_spot_instance_is_deleted_instead_of_handed_out() {
     on_real_time(async {
         let labels = [("spot", "use-spot: true"), ("plain", "")];
         let config = configuration("", "", &labels).replacen("{name: spot}", "{name: spot, min-ready: 1}", 1);
-        let harness = LauncherHarness::start(config).await;
+        let harness = LauncherHarness::start(config, &[]).await;
         wait::until("an idle node", TIMEOUT, async || harness.consumer.ready_nodes().await == 1).await;
         let idle = harness.consumer.nodes().await.remove(0).0;
         let instance = harness.instance(&idle).await;
@@ -274,7 +215,7 @@ fn a_reclaimed_spot_instance_is_deleted_instead_of_handed_out() {
 fn the_record_of_a_host_in_its_minimum_time_stays() {
     on_real_time(async {
         let config = configuration("", &format!("availability-zone: {REGION}a"), &[("mac", MAC)]);
-        let mut harness = LauncherHarness::start(config).await;
+        let mut harness = LauncherHarness::start(config, &[]).await;
         let request = harness.consumer.submit_labels(&["mac"]).await;
         let node = harness.consumer.fulfilled_nodes(&request).await.remove(0);
         let nodes = harness.consumer.accept(&request).await;
