@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::aws::api::api_types::{Image, tags};
 use crate::aws::api::calls::{self, Call, Reply};
-use crate::aws::api::errors::failed;
+use crate::aws::api::errors::{ApiError, failed};
 use crate::aws::context::ProviderContext;
 use crate::aws::image_id::ImageId;
 use nodepool_driver::error::CloudError;
@@ -35,7 +35,7 @@ pub struct ListImages {
     reads: Reads,
 }
 
-/// What a listing reads now.
+/// The part of a listing that is being read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reads {
     SnapshotTasks,
@@ -114,19 +114,23 @@ impl ListImages {
                 }
                 self.read_tags()
             }
-            Input::Reply(Ok(Reply::Refused(error))) => match self.reads {
-                // An account that imports nothing need not be allowed to read imports.
-                Reads::SnapshotTasks => self.read_image_tasks(),
-                Reads::ImageTasks => self.read_images(),
-                Reads::Images => Next::Failed(error.into_error()),
-                // The object was deleted meanwhile, or is another owner's.
-                Reads::ObjectTags => {
-                    self.keys.pop_front();
-                    self.read_tags()
-                }
-            },
+            Input::Reply(Ok(Reply::Refused(error))) => self.refused(error),
             Input::Reply(Err(error)) => Next::Failed(error),
             input => Next::Failed(failed(format!("unexpected {input:?}"))),
+        }
+    }
+
+    fn refused(&mut self, error: ApiError) -> Next<Call> {
+        match self.reads {
+            // An account that imports nothing need not be allowed to read imports.
+            Reads::SnapshotTasks => self.read_image_tasks(),
+            Reads::ImageTasks => self.read_images(),
+            Reads::Images => Next::Failed(error.into_error()),
+            // The object was deleted meanwhile, or has another owner.
+            Reads::ObjectTags => {
+                self.keys.pop_front();
+                self.read_tags()
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! How long an upload waits for AWS: until its import may begin, and until it has ended.
+//! Waits of an upload for AWS: until its import may begin, and until it has ended.
 
 use nodepool_model::records::time::Seconds;
 
