@@ -1,9 +1,11 @@
-//! The driver aws of Nodepool 11 on moto: one node from its request to its deletion, as ZooKeeper and EC2 record it.
+//! The driver aws of Nodepool 11 on moto and on the simulated EC2: one node from its request to its deletion, as
+//! ZooKeeper and EC2 record it.
 //!
 //! The tests run real processes on a real ZooKeeper, in real time.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -15,20 +17,23 @@ use testkit::in_process_launcher::Consumer;
 use testkit::real::{
     self,
     differences::differences,
-    moto::{BUCKET, KEY_NAME, Moto, REGION, Site, as_paths},
+    moto::{BUCKET, Moto, REGION, as_paths},
     nodepool_process::NodepoolProcess,
-    nodepool11, ports, sshd,
+    nodepool11, ports,
+    simulated_ec2::SimulatedEc2,
+    sshd,
     zookeeper::{Options, Server},
 };
 use testkit::{programs, wait};
 
+use crate::contract::Resources;
 use crate::ec2::{self, Ec2};
 
 /// Timeout for Python programs, which start slowly, more so on a busy machine. Nodepool 11 lists instances every ten
 /// seconds.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Private addresses of the first instance in each subnet of `Moto::site`.
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 77, 1, 4), Ipv4Addr::new(127, 77, 2, 4)];
+/// Flags of a simulation that accepts the calls of `Ec2`, which does not sign.
+const FLAGS: [&str; 6] = ["--access-key", "testing", "--check-signatures", "false", "--snapshot-s", "0"];
 
 const LABELS: [&str; 2] = ["spot", "fleet"];
 
@@ -39,43 +44,112 @@ enum Program {
     Ours,
 }
 
+/// The AWS of a test.
+#[derive(Clone, Copy)]
+enum Peer {
+    Moto,
+    Simulated,
+}
+
+impl Peer {
+    /// The addresses at which launchers reach the first instance of each pool.
+    fn addresses(self) -> [Ipv4Addr; 2] {
+        match self {
+            Peer::Moto => [Ipv4Addr::new(127, 77, 1, 4), Ipv4Addr::new(127, 77, 2, 4)],
+            Peer::Simulated => [Ipv4Addr::new(127, 77, 0, 4), Ipv4Addr::new(127, 78, 0, 4)],
+        }
+    }
+
+    /// Private and public address of the fleet's instance.
+    fn of_fleet(self) -> (Value, Value) {
+        let address = self.addresses()[1];
+        match self {
+            Peer::Moto => (json!(address), Value::Null),
+            // The second zone has the second quarter of the network.
+            Peer::Simulated => (json!("127.77.64.4"), json!(address)),
+        }
+    }
+}
+
+enum RunningPeer {
+    Moto(Moto),
+    Simulated(SimulatedEc2),
+}
+
+impl RunningPeer {
+    async fn start(peer: Peer) -> (RunningPeer, Resources) {
+        match peer {
+            Peer::Moto => {
+                let moto = Moto::start().await;
+                let site = moto.site().await;
+                (RunningPeer::Moto(moto), Resources::of(site))
+            }
+            Peer::Simulated => {
+                let cloud = SimulatedEc2::start(&FLAGS).await;
+                let resources = Resources::of_simulation(cloud.base()).await;
+                (RunningPeer::Simulated(cloud), resources)
+            }
+        }
+    }
+
+    fn base(&self) -> &str {
+        match self {
+            RunningPeer::Moto(moto) => moto.base(),
+            RunningPeer::Simulated(cloud) => cloud.base(),
+        }
+    }
+
+    fn environment(&self) -> Vec<(&'static str, PathBuf)> {
+        match self {
+            RunningPeer::Moto(moto) => moto.environment(),
+            RunningPeer::Simulated(cloud) => {
+                let mut variables = cloud.environment();
+                variables.retain(|(name, _)| *name != "AWS_ACCESS_KEY_ID");
+                variables.push(("AWS_ACCESS_KEY_ID", "testing".into()));
+                variables
+            }
+        }
+    }
+}
+
 /// A ZooKeeper and an AWS of its own, and an sshd at the addresses of the instances.
 struct Fleet {
     server: Server,
     consumer: Consumer,
-    moto: Moto,
+    peer: RunningPeer,
     ec2: Ec2,
-    site: Site,
+    resources: Resources,
     host: sshd::Host,
 }
 
 impl Fleet {
-    async fn start() -> Fleet {
-        let port = ports::reserve_at(ADDRESSES[0].into());
-        let second = format!("ListenAddress {}:{}", ADDRESSES[1], port.number);
+    async fn start(peer: Peer) -> Fleet {
+        let addresses = peer.addresses();
+        let port = ports::reserve_at(addresses[0].into());
+        let second = format!("ListenAddress {}:{}", addresses[1], port.number);
         let options =
-            sshd::Options { address: ADDRESSES[0].into(), settings: vec![second], ..sshd::Options::default() };
-        let (server, moto, host) =
-            tokio::join!(Server::start(Options::tls()), Moto::start(), sshd::Host::start_on(options, port));
+            sshd::Options { address: addresses[0].into(), settings: vec![second], ..sshd::Options::default() };
+        let (server, (peer, resources), host) =
+            tokio::join!(Server::start(Options::tls()), RunningPeer::start(peer), sshd::Host::start_on(options, port));
         let plain = server.plain_address();
         let (name, port) = plain.rsplit_once(':').expect("an address ends with its port");
         let zk = connect(ConnectOptions::plain(name, port.parse().expect("a port is a number"))).await;
         let consumer = Consumer { zk: zk.expect("a running server accepts clients") };
         // Zuul creates it; Nodepool 11 does not.
         lock::make_path(&consumer.zk, "/nodepool/requests").await.expect("ZooKeeper answers");
-        let (site, ec2) = (moto.site().await, Ec2::new(moto.base()));
-        Fleet { server, consumer, moto, ec2, site, host }
+        let ec2 = Ec2::new(peer.base());
+        Fleet { server, consumer, peer, ec2, resources, host }
     }
 
     /// The configuration of a provider with one label of each kind of instance.
     fn configuration(&self) -> String {
         let image = json!({
-            "name": "base", "image-id": self.site.image, "username": "worker", "python-path": "/opt/python",
+            "name": "base", "image-id": self.resources.image, "username": "worker", "python-path": "/opt/python",
             "shell-type": "sh", "connection-port": self.host.port(),
         });
         let volume = json!({"volume-type": "gp3", "volume-size": 20, "iops": 4000, "throughput": 200});
         let label = |name: &str, more: Value| {
-            let mut label = json!({"name": name, "cloud-image": "base", "key-name": KEY_NAME, "tags": {"team": "ci"}});
+            let mut label = json!({"name": name, "cloud-image": "base", "key-name": self.resources.key_name, "tags": {"team": "ci"}});
             for keys in [&volume, &more] {
                 let keys = keys.as_object().expect("keys are a map").clone();
                 label.as_object_mut().expect("a label is a map").extend(keys);
@@ -86,14 +160,16 @@ impl Fleet {
         let fleet = json!({"instance-types": ["t3.small", "t3.medium"], "allocation-strategy": "prioritized"});
         let labels =
             [label("spot", spot), label("fleet", json!({"fleet": fleet, "dynamic-tags": {"r": "{request.id}"}}))];
+        // For fleets, Nodepool 11 leaves public addresses to the subnet. Those of the simulation assign them.
+        let is_public = |name: &Value| name == "fleet" && matches!(self.peer, RunningPeer::Simulated(_));
         // Each label has its own subnet, so that both nodes have known addresses.
         let pools: Vec<Value> = labels
             .into_iter()
-            .zip(&self.site.subnets)
+            .zip(&self.resources.subnets)
             .map(|(label, subnet)| {
                 json!({
                     "name": format!("pool-{}", label["name"].as_str().unwrap_or_default()), "max-servers": 4,
-                    "subnet-id": subnet, "public-ipv4": false, "security-group-id": self.site.security_group,
+                    "subnet-id": subnet, "public-ipv4": is_public(&label["name"]), "security-group-id": self.resources.security_group,
                     "node-attributes": {"rack": "r1"}, "labels": [label],
                 })
             })
@@ -109,7 +185,7 @@ impl Fleet {
 
     /// Starts a launcher and waits until its pools are registered.
     async fn launch(&self, program: Program) -> NodepoolProcess {
-        let environment = self.moto.environment();
+        let environment = self.peer.environment();
         let process = match program {
             Program::Nodepool11 => nodepool11::launcher_in(&as_paths(&environment), &self.configuration()),
             Program::Ours => {
@@ -186,8 +262,8 @@ impl Fleet {
 }
 
 /// The records of a spot node and of a node of a fleet when they are ready, and their instances, by label.
-async fn records(program: Program) -> Value {
-    let fleet = Fleet::start().await;
+async fn records(program: Program, peer: Peer) -> Value {
+    let fleet = Fleet::start(peer).await;
     let process = fleet.launch(program).await;
     let records = fleet.use_nodes(&process).await;
     fleet.stop(program, process).await;
@@ -227,27 +303,27 @@ fn facts(record: &Value) -> Value {
     names.iter().map(|name| ((*name).to_owned(), node[*name].clone())).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodepool_11_serves_nodes_of_moto() {
-    if real::skipped() {
-        return;
-    }
-    let records = records(Program::Nodepool11).await;
+/// Checks the records of Nodepool 11.
+async fn serve_nodes(peer: Peer) {
+    let records = records(Program::Nodepool11, peer).await;
     println!("{records:#}");
+    let addresses = peer.addresses();
     let mut expected = json!({
         "state": "ready", "cloud": "AWS", "region": REGION, "az": "us-west-2a", "public_ipv4": null,
-        "private_ipv4": "127.77.1.4", "interface_ip": "127.77.1.4", "public_ipv6": null, "host_id": null,
+        "private_ipv4": addresses[0], "interface_ip": addresses[0], "public_ipv6": null, "host_id": null,
         "image_id": "base", "username": "worker", "python_path": "/opt/python", "shell_type": "sh",
         "connection_type": "ssh", "attributes": {"rack": "r1"}, "node_properties": {"fleet": false, "spot": true},
         "hostname": null, "driver_data": null,
         "resources": {"cores": 1, "instances": 1, "ram": 4096, "L-34B43A08": 2, "L-7A658B76": 20},
     });
     assert_eq!(facts(&records["spot"]), expected);
+    let (private, public) = peer.of_fleet();
     // The first type of the list, on demand, and what it takes.
     for (key, value) in [
         ("az", json!("us-west-2b")),
-        ("private_ipv4", json!("127.77.2.4")),
-        ("interface_ip", json!("127.77.2.4")),
+        ("private_ipv4", private),
+        ("public_ipv4", public),
+        ("interface_ip", json!(addresses[1])),
         ("node_properties", json!({"fleet": true, "spot": false})),
         ("resources", json!({"cores": 1, "instances": 1, "ram": 2048, "L-1216C47A": 2, "L-7A658B76": 20})),
     ] {
@@ -264,11 +340,24 @@ async fn nodepool_11_serves_nodes_of_moto() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_both_are_the_same() {
+async fn nodepool_11_serves_nodes_of_moto() {
     if real::skipped() {
         return;
     }
-    let (theirs, ours) = tokio::join!(records(Program::Nodepool11), records(Program::Ours));
+    serve_nodes(Peer::Moto).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodepool_11_serves_nodes_of_the_simulated_ec2() {
+    if real::skipped() {
+        return;
+    }
+    serve_nodes(Peer::Simulated).await;
+}
+
+/// Compares the records of both programs, each with an AWS of its own.
+async fn compare_records(peer: Peer) {
+    let (theirs, ours) = tokio::join!(records(Program::Nodepool11, peer), records(Program::Ours, peer));
     let own = [
         "state_time",
         "created_time",
@@ -290,4 +379,20 @@ async fn records_of_both_are_the_same() {
     ];
     let found = differences("", &theirs, &ours, &own);
     assert_eq!(found, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_both_are_the_same() {
+    if real::skipped() {
+        return;
+    }
+    compare_records(Peer::Moto).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_both_on_the_simulated_ec2_are_the_same() {
+    if real::skipped() {
+        return;
+    }
+    compare_records(Peer::Simulated).await;
 }
