@@ -355,6 +355,29 @@ fn reads_and_changes_are_spaced_apart() {
 }
 
 #[test]
+fn repetitions_after_errors_keep_the_rate() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        const LAUNCHES: u64 = 30;
+        let mut harness = AwsHarness::start("rate: 10", "", "").await;
+        harness.provider.wait_for_refresh().await;
+        harness.rule(error("RunInstances", "InternalError", LAUNCHES as u32)).await;
+        for number in 0..LAUNCHES {
+            harness.provider.submit(number, order(&format!("00000001{number:02}"), 1));
+        }
+        for _ in 0..LAUNCHES {
+            harness.provider.wait_for_end().await.1.unwrap();
+        }
+        let times: Vec<f64> = harness.moto.calls(Some("RunInstances")).await.iter().map(|call| call.at_s).collect();
+        let span = times[times.len() - 1] - times[0];
+        // 60 calls take 5.9 s, less the pause of one repetition.
+        assert!(times.len() == 60 && span > 4.8, "{} calls in {span} s", times.len());
+    });
+}
+
+#[test]
 fn quotas_are_limits_and_refused_quotas_are_none() {
     if real::skipped() {
         return;

@@ -205,9 +205,10 @@ impl Call {
         self.key.rsplit('.').next().unwrap_or(self.key)
     }
 
-    /// The same call after a delay. Delayed calls do not count as in flight.
+    /// The same call after a delay. One that waits for long does not count as in flight; others are spaced like new
+    /// calls, so that a spell of errors brings no burst of repetitions.
     pub fn after(self, delay: Seconds) -> Self {
-        Self { delay, lane: if delay > Seconds::ZERO { Lane::Bulk } else { self.lane }, ..self }
+        Self { delay, lane: if delay > MAX_SPACED_DELAY { Lane::Bulk } else { self.lane }, ..self }
     }
 }
 
@@ -297,6 +298,8 @@ pub fn instance_types<'a>(types: impl IntoIterator<Item = &'a str>, next: Option
 
 /// Most types that one call describes.
 pub const TYPES_PER_CALL: usize = MAX_TYPES_PER_PAGE as usize;
+/// A call with a longer delay takes no capacity of the queue while it waits.
+const MAX_SPACED_DELAY: Seconds = Seconds(1.0);
 
 fn images(form: Form) -> Call {
     ec2("ec2.DescribeImages", Lane::Read, form, |_, body| xml(body).map(Reply::Images))
