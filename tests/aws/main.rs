@@ -4,6 +4,7 @@
 mod contract;
 mod crashes;
 mod credentials;
+mod diskimage_builder;
 mod driver;
 mod ec2;
 mod faults;

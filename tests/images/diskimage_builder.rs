@@ -3,8 +3,8 @@
 //! The test runs only with `tests/run`: on the simulated cloud, and on a real one if OS_CLIENT_CONFIG_FILE and OS_CLOUD
 //! name it.
 
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use nodepool_drivers::common::checksums;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::UploadState;
 use serde_json::{Value, json};
+use testkit::diskimage_builder::{has_loop_devices, tools};
 use testkit::in_process_builder::BuilderHarness;
 use testkit::in_process_launcher::on_real_time;
 use testkit::openstack_harness::clouds;
@@ -19,24 +20,6 @@ use testkit::openstack_harness::in_process_driver::InProcessDriver;
 use testkit::{programs, real, wait};
 
 const BUILD_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Whether loop devices exist: diskimage-builder mounts its image by one, and some containers lack them.
-fn has_loop_devices() -> bool {
-    let found = std::process::Command::new("sudo").args(["-n", "losetup", "-f"]).output();
-    let has = found.is_ok_and(|output| output.status.success());
-    if !has {
-        let line = "SKIPPED: no loop devices, so diskimage-builder cannot run here\n";
-        // Written to the stream itself, because the test harness hides the output of a test that passes.
-        std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
-    }
-    has
-}
-
-/// Directory of disk-image-create: that of the Python interpreter with diskimage-builder.
-fn tools() -> PathBuf {
-    let python = PathBuf::from(real::setting("NODEPOOL_TEST_PYTHON"));
-    python.parent().expect("an interpreter has a parent directory").to_owned()
-}
 
 fn begins_with(file: &Path, magic: &[u8]) -> bool {
     let mut start = vec![0; magic.len()];

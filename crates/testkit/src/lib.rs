@@ -8,6 +8,7 @@ pub mod builder_process;
 pub mod daemon_process;
 pub mod delayed_replies;
 pub mod disk_faults;
+pub mod diskimage_builder;
 pub mod embedded_zk;
 pub mod executable;
 pub mod fake_dib;
