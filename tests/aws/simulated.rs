@@ -120,9 +120,9 @@ fn instances_that_boot_at_once_share_their_listings() {
     on_real_time(async {
         let mut harness = Harness::start(&["--boot-s", "5"], "", "").await;
         let before = harness.cloud.calls("DescribeInstances").await.len();
-        let nodes = harness.launch_many(200).await;
+        let nodes = harness.launch_many(500).await;
         let ids: BTreeSet<String> = nodes.iter().map(|node| node.external_id.to_string()).collect();
-        assert_eq!((ids.len(), harness.cloud.calls("RunInstances").await.len()), (200, 200));
+        assert_eq!((ids.len(), harness.cloud.calls("RunInstances").await.len()), (500, 500));
         let listings = harness.cloud.calls("DescribeInstances").await.split_off(before);
         // One listing a second, and one when the first instance exists.
         assert!(listings.len() as f64 <= duration_s(&listings) + 2.0, "{listings:?}");
