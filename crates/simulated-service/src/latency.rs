@@ -25,9 +25,13 @@ enum LatencyText {
 impl Latency {
     /// The latency of one call: equal seeds and numbers give equal times.
     pub fn of(self, seed: u64, number: u64) -> Duration {
+        self.at(mixed(seed ^ mixed(number)))
+    }
+
+    /// The latency for a number, of which those of a uniform distribution give uniformly distributed times.
+    pub fn at(self, random: u64) -> Duration {
         let range = (self.high - self.low) * 1000 + 1;
-        let offset = if range == 1 { 0 } else { mixed(seed ^ mixed(number)) % range };
-        Duration::from_micros(self.low * 1000 + offset)
+        Duration::from_micros(self.low * 1000 + random % range)
     }
 }
 

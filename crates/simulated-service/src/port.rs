@@ -41,6 +41,10 @@ impl ReservedPort {
         format!("{scheme}://{}", self.address)
     }
 
+    pub fn acceptor(&self) -> Option<&TlsAcceptor> {
+        self.acceptor.as_ref()
+    }
+
     pub fn listen(&self) -> anyhow::Result<TcpListener> {
         let listener = bound(self.address).and_then(|socket| socket.listen(BACKLOG));
         listener.with_context(|| format!("cannot listen on {}", self.address))
