@@ -1,6 +1,7 @@
 //! Builder process: a `nodepool-builder` with ZooKeeper, a simulated cloud, and foreign files and images. The harness
 //! checks the settled state, and that foreign objects still exist.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::real::zookeeper::{Options, Server};
 use crate::{fake_dib, programs};
 use nodepool_model::records::ids::{BuildId, ExternalId};
 use nodepool_model::records::image_build::BuildState;
-use nodepool_model::records::image_upload::UploadState;
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::snapshot::images::Images;
 use nodepool_policy::images::retention::RETAINED;
 use nodepool_zk::client::{ConnectOptions, connect};
@@ -118,8 +119,11 @@ impl BuilderProcessHarness {
             let uploaded: BTreeSet<&BuildId> =
                 records.uploads().filter(|(key, _)| key.image.as_str() == image).map(|(key, _)| &key.build).collect();
             let uploads = records.uploads().filter(|(key, _)| key.image.as_str() == image).count();
-            if uploads > RETAINED {
-                return Some(format!("{uploads} uploads of {image} exist"));
+            if uploads > uploaded.len() {
+                return Some(format!("a build of {image} has several uploads"));
+            }
+            if let Some(key) = superfluous_upload(&records, image) {
+                return Some(format!("upload {key:?} is neither recent nor of a recent build"));
             }
             // A build that has an upload is kept besides the newest ones, which may never have been uploaded.
             let view = records.image(&image.into()).cloned().unwrap_or_default();
@@ -174,6 +178,17 @@ impl BuilderProcessHarness {
         assert_eq!(foreign_images, ["foreign", "other-provider"].map(str::to_owned).into());
         assert!(FOREIGN_FILES.iter().all(|name| self.images.join(name).exists()));
     }
+}
+
+/// An upload that is none of the newest ones, and whose build is none of the newest ones. Two uploads can run at once,
+/// so the upload of an older build may be the more recent one; then three are retained.
+fn superfluous_upload(records: &Images, image: &str) -> Option<UploadKey> {
+    let view = records.image(&image.into())?;
+    let builds: BTreeSet<&BuildId> = view.ready().into_iter().take(RETAINED).map(|(id, _)| id).collect();
+    let mut uploads: Vec<_> = records.uploads().filter(|(key, _)| key.image.as_str() == image).collect();
+    uploads.sort_by_key(|(_, stored)| Reverse(stored.record.state_time));
+    let mut older = uploads.into_iter().skip(RETAINED).map(|(key, _)| key);
+    older.find(|key| !builds.contains(&key.build)).cloned()
 }
 
 const FOREIGN_FILES: [&str; 3] =
