@@ -14,7 +14,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
-use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_driver::simple_adapter::{Creation, Operation, Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
@@ -36,14 +36,14 @@ fn need() -> Resources {
 }
 
 impl SimpleAdapter for Shelf {
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
         self.instances.lock().unwrap().insert(order.hostname.clone(), order.metadata.clone());
-        Ok(ExternalId::text(&order.hostname))
+        Ok(ExternalId::text(&order.hostname).into())
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
         let deleted = self.instances.lock().unwrap().remove(&id.to_string());
-        deleted.map(drop).ok_or_else(|| CloudError::not_found("no such instance"))
+        deleted.map(|_| None).ok_or_else(|| CloudError::not_found("no such instance"))
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
@@ -61,7 +61,7 @@ impl SimpleAdapter for Shelf {
     }
 }
 
-struct ShelfDriver;
+pub struct ShelfDriver;
 
 impl ExtraDrivers for ShelfDriver {
     fn names(&self) -> Vec<&'static str> {

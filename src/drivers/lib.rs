@@ -5,6 +5,8 @@ pub mod aws;
 pub mod common;
 pub mod example;
 pub mod fake;
+#[cfg(feature = "gce")]
+pub mod gce;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod metastatic;
@@ -32,6 +34,8 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     "metastatic",
     #[cfg(feature = "aws")]
     "aws",
+    #[cfg(feature = "gce")]
+    "gce",
 ];
 
 /// Visitor that `open` calls with the driver, because only `open` knows its type.
@@ -51,6 +55,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "kubernetes" | "openshift" | "openshiftpods" => Ok(visitor.with(kubernetes::open(section)?)),
         #[cfg(feature = "aws")]
         "aws" => Ok(visitor.with(aws::open(section)?)),
+        #[cfg(feature = "gce")]
+        "gce" => Ok(visitor.with(gce::open(section)?)),
         "metastatic" => Ok(visitor.with(metastatic::open_without_launcher(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
@@ -72,6 +78,8 @@ pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
         "kubernetes" | "openshift" | "openshiftpods" => kubernetes::files(),
         #[cfg(feature = "aws")]
         "aws" => aws::files(),
+        #[cfg(feature = "gce")]
+        "gce" => gce::files(),
         _ => Vec::new(),
     }
 }
@@ -89,6 +97,8 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "metastatic" => metastatic::diagnostics(section),
         #[cfg(feature = "aws")]
         "aws" => aws::diagnostics(section),
+        #[cfg(feature = "gce")]
+        "gce" => gce::diagnostics(section),
         _ => Vec::new(),
     }
 }

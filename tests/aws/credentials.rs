@@ -7,10 +7,11 @@ use std::time::Duration;
 use nodepool_zk::client::connect;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::clouds::moto::as_paths;
+use testkit::clouds::simulated_ec2::{ACCESS_KEY, SECRET_KEY, SimulatedEc2};
 use testkit::in_process_launcher::Consumer;
+use testkit::real;
 use testkit::real::nodepool_process::NodepoolProcess;
-use testkit::real::simulated_ec2::{ACCESS_KEY, SECRET_KEY, SimulatedEc2};
-use testkit::real::{self, moto::as_paths};
 use testkit::{embedded_zk, programs, wait};
 use zookeeper_server::EmbeddedServer;
 

@@ -9,11 +9,11 @@ use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::UploadState;
 use nodepool_zk::paths;
 use serde_json::{Value, json};
+use testkit::clouds::moto::{BUCKET, KEY_NAME, Moto, REGION, Site};
+use testkit::clouds::simulated_ec2::in_process_aws;
 use testkit::diskimage_builder::{has_loop_devices, tools};
 use testkit::in_process_builder::BuilderHarness;
 use testkit::in_process_launcher::{Consumer, InProcessDaemon, on_real_time};
-use testkit::real::moto::{BUCKET, KEY_NAME, Moto, REGION, Site};
-use testkit::real::simulated_ec2::InProcessAws;
 use testkit::{programs, real, wait};
 
 use crate::ec2::Ec2;
@@ -52,7 +52,7 @@ fn configuration(harness: &BuilderHarness, site: &Site, method: &str) -> String 
 async fn boot_a_built_image(method: &str) {
     let moto = Moto::start().await;
     let (site, ec2) = (moto.site().await, Ec2::new(moto.base()));
-    let driver = || Box::new(InProcessAws::new(moto.base(), "testing", "testing"));
+    let driver = || Box::new(in_process_aws(moto.base(), "testing", "testing"));
     let harness = BuilderHarness::create();
     let config = configuration(&harness, &site, method);
     let _builder = harness.start_with_yaml(&config, driver(), |_| {});

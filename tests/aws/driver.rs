@@ -10,13 +10,11 @@ use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::{Value, json};
+use testkit::clouds::moto::{KEY_NAME, Moto, REGION, Site};
+use testkit::clouds::simulated_ec2::in_process_aws;
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, provider_section};
-use testkit::real::{
-    self,
-    moto::{KEY_NAME, Moto, REGION, Site},
-    simulated_ec2::InProcessAws,
-};
+use testkit::real;
 
 use crate::ec2::Ec2;
 
@@ -38,7 +36,7 @@ impl AwsHarness {
 
     fn provider(moto: &Moto, site: &Site, provider: &str, pool: &str, label: &str) -> ProviderHarness {
         let config = configuration(site, provider, pool, label);
-        let (section, drivers) = (provider_section(&config), InProcessAws::new(moto.base(), "testing", "testing"));
+        let (section, drivers) = (provider_section(&config), in_process_aws(moto.base(), "testing", "testing"));
         ProviderHarness::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quick_xml::Reader;
 use quick_xml::events::Event;
-use testkit::real::moto::REGION;
+use testkit::clouds::moto::REGION;
 
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 const VERSION: &str = "2016-11-15";

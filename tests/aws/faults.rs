@@ -3,10 +3,8 @@
 use std::net::Ipv6Addr;
 
 use serde_json::json;
-use testkit::real::{
-    self,
-    moto::{BUCKET, KEY_NAME, Moto},
-};
+use testkit::clouds::moto::{BUCKET, KEY_NAME, Moto};
+use testkit::real;
 
 use crate::contract::{Peer, Resources};
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::clouds::moto::{BUCKET, Moto};
 use testkit::real::{
     self,
-    moto::{BUCKET, Moto},
     python::{self, Interpreter},
 };
 

@@ -8,9 +8,9 @@ use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::paths;
 use serde_json::{Value, json};
+use testkit::clouds::simulated_ec2::{IMAGE, SUBNETS};
 use testkit::in_process_launcher::{node_record, on_real_time};
 use testkit::real;
-use testkit::real::simulated_ec2::{IMAGE, SUBNETS};
 use testkit::wait;
 
 use crate::launcher_harness::{LauncherHarness, TIMEOUT};

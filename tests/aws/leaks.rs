@@ -6,10 +6,10 @@ use bytes::Bytes;
 use nodepool_model::records::node::NodeState;
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
+use testkit::clouds::moto::BUCKET;
+use testkit::clouds::simulated_ec2::IMAGE;
 use testkit::in_process_launcher::{node_record, on_real_time};
 use testkit::real;
-use testkit::real::moto::BUCKET;
-use testkit::real::simulated_ec2::IMAGE;
 use testkit::wait;
 use zookeeper_server::types::CreateMode;
 

@@ -13,15 +13,14 @@ use nodepool_model::records::ids::NodeId;
 use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::locks::lock;
 use serde_json::{Value, json};
+use testkit::clouds::moto::{BUCKET, Moto, REGION, as_paths};
+use testkit::clouds::simulated_ec2::SimulatedEc2;
 use testkit::in_process_launcher::Consumer;
 use testkit::real::{
     self,
     differences::differences,
-    moto::{BUCKET, Moto, REGION, as_paths},
     nodepool_process::NodepoolProcess,
-    nodepool11, ports,
-    simulated_ec2::SimulatedEc2,
-    sshd,
+    nodepool11, ports, sshd,
     zookeeper::{Options, Server},
 };
 use testkit::{programs, wait};

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nodepool_zk::client::{ConnectOptions, connect};
+use testkit::clouds::moto::as_paths;
+use testkit::clouds::simulated_ec2::{self, SimulatedEc2};
 use testkit::in_process_launcher::Consumer;
-use testkit::real::simulated_ec2::{self, SimulatedEc2};
 use testkit::real::{
     self,
-    moto::as_paths,
     nodepool_process::NodepoolProcess,
     zookeeper::{Options, Server},
 };

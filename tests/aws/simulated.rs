@@ -10,9 +10,9 @@ use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::node::NodeState;
 use serde_json::{Value, json};
+use testkit::clouds::simulated_ec2::{IMAGE, KEY_NAME, REGION, SECURITY_GROUP, SUBNETS, SimulatedEc2};
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, provider_section};
-use testkit::real::simulated_ec2::{IMAGE, KEY_NAME, REGION, SECURITY_GROUP, SUBNETS, SimulatedEc2};
 use testkit::wait;
 
 use crate::driver::order;

@@ -5,11 +5,12 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde_json::json;
+use testkit::clouds::moto::as_paths;
+use testkit::clouds::simulated_ec2::{REGION, SimulatedEc2};
 use testkit::real::nodepool_process::NodepoolProcess;
 use testkit::real::python::{self, Interpreter};
-use testkit::real::simulated_ec2::{REGION, SimulatedEc2};
 use testkit::real::zookeeper::{Options, Server};
-use testkit::real::{self, moto::as_paths, nodepool11, ports, sshd, tls};
+use testkit::real::{self, nodepool11, ports, sshd, tls};
 use testkit::{programs, wait};
 
 use crate::simulated::configuration;

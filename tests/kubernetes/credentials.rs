@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
+use testkit::clouds::simulated_kubernetes::SimulatedKubernetes;
 use testkit::in_process_launcher::on_real_time;
-use testkit::real::simulated_kubernetes::SimulatedKubernetes;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 

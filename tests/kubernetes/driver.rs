@@ -10,9 +10,9 @@ use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::{Value, json};
+use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, provider_section};
-use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 
 use crate::client::Client;
 

@@ -11,9 +11,9 @@ use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
+use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::in_process_launcher::{Consumer, InProcessDaemon, on_real_time, zookeeper};
 use testkit::real::python::{self, Interpreter};
-use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::wait;
 
 use crate::client::Client;

@@ -11,9 +11,9 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
+use testkit::clouds::simulated_kubernetes::SimulatedKubernetes;
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::ProviderHarness;
-use testkit::real::simulated_kubernetes::SimulatedKubernetes;
 use testkit::wait;
 
 use crate::client::{Client, TIMEOUT};

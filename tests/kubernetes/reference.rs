@@ -11,10 +11,10 @@ use nodepool::actors::provider::providers;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, Outcome};
 use serde_json::{Value, json};
+use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, provider_section};
 use testkit::real::python;
-use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 
 use crate::client::Client;
 use crate::driver::launch;

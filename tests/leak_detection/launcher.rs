@@ -11,7 +11,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::LaunchOrder;
-use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_driver::simple_adapter::{Creation, Operation, Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
@@ -34,13 +34,13 @@ struct UndeletableServer {
 }
 
 impl SimpleAdapter for UndeletableServer {
-    async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
+    async fn create_instance(&self, _: &LaunchOrder) -> Result<Creation, CloudError> {
         Err(CloudError::Denied("no launch is expected".to_owned()))
     }
 
-    async fn delete_instance(&self, _: &ExternalId) -> Result<(), CloudError> {
+    async fn delete_instance(&self, _: &ExternalId) -> Result<Option<Operation>, CloudError> {
         self.deletions.fetch_add(1, Relaxed);
-        Ok(())
+        Ok(None)
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 use testkit::load::consumer::Consumers;
 use testkit::real::nodepool_process::NodepoolProcess;
-use testkit::real::simulated_openstack::SimulatedOpenStack;
 use testkit::real::zookeeper::{Options, Server};
 use testkit::{programs, real, wait};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::clouds::simulated_openstack::SimulatedOpenStack;
 use crate::openstack_harness::client::OpenStackClient;
 use crate::real::nodepool_process::NodepoolProcess;
-use crate::real::simulated_openstack::SimulatedOpenStack;
 use crate::real::zookeeper::{Options, Server};
 use crate::{fake_dib, programs};
 use nodepool_model::records::ids::{BuildId, ExternalId};

@@ -9,7 +9,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_driver::job::{LaunchOrder, Notification};
-use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_driver::simple_adapter::{Creation, Operation, Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
@@ -30,17 +30,17 @@ struct InstantCloud {
 impl SimpleAdapter for InstantCloud {
     const WANTS_NOTIFICATIONS: bool = true;
 
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
         let id = ExternalId::text(order.hostname.clone());
         let mut instance = Instance::new(id.clone());
         (instance.state, instance.metadata) = (InstanceState::Running, order.metadata.clone());
         self.instances.lock().unwrap().push(instance);
-        Ok(id)
+        Ok(id.into())
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
         self.instances.lock().unwrap().retain(|instance| instance.external_id != *id);
-        Ok(())
+        Ok(None)
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {

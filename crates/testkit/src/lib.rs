@@ -5,6 +5,8 @@
 //! that program.
 
 pub mod builder_process;
+pub mod cloud_launcher;
+pub mod clouds;
 pub mod daemon_process;
 pub mod delayed_replies;
 pub mod disk_faults;

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use super::api::api_types::{Ec2Instance, Image, InstanceType, StateReason, Volume};
 use super::config::Settings;
 use super::label::{AwsLabel, ImageSource, Place};
-use super::places::FullPlaces;
 use super::quota_codes;
 use super::request_body::template_name;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
+use nodepool_driver::full_places::FullPlaces;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::state_machine::REFRESH_INTERVAL;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -21,13 +21,16 @@ use nodepool_model::records::resources::Resources;
 /// A launch template of ours that was used within this time is not deleted.
 const TEMPLATE_KEPT_FOR: Duration = Duration::from_secs(3600);
 
+/// Time for which a full place is skipped.
+const SKIPPED_FOR: Duration = Duration::from_secs(180);
+
 pub struct ProviderContext {
     pub provider: ProviderName,
     pub settings: Settings,
     /// Facts before the first refresh.
     pub facts: ProviderFacts,
     catalog: Mutex<Catalog>,
-    full: Mutex<FullPlaces>,
+    full: Mutex<FullPlaces<Place>>,
     ended: Mutex<HashMap<String, Ended>>,
     templates: Mutex<BTreeMap<String, Instant>>,
     /// When limits, volumes and AMIs were read.
@@ -65,7 +68,7 @@ impl ProviderContext {
             settings,
             facts,
             catalog: Mutex::default(),
-            full: Mutex::default(),
+            full: FullPlaces::new(SKIPPED_FOR).into(),
             ended: Mutex::default(),
             templates: Mutex::default(),
             limits_read: Mutex::default(),

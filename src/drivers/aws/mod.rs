@@ -9,7 +9,6 @@ mod instances;
 mod jobs;
 mod label;
 mod leaks;
-mod places;
 mod quota_codes;
 mod request_body;
 #[cfg(test)]

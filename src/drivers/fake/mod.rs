@@ -12,7 +12,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, Unavailable};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
-use nodepool_driver::simple_adapter::{Keys, Simple, SimpleAdapter};
+use nodepool_driver::simple_adapter::{Creation, Keys, Operation, Simple, SimpleAdapter};
 use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
@@ -92,9 +92,10 @@ impl SimpleAdapter for Fake {
         upload: "image.POST.images",
         delete_image: "image.DELETE.images",
         list_images: "image.GET.images",
+        ..Keys::DEFAULT
     };
 
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
         let label = self.section.label(&order.pool, &order.label);
         let label =
             label.ok_or_else(|| CloudError::Denied(format!("pool {} has no label {}", order.pool, order.label)))?;
@@ -106,11 +107,11 @@ impl SimpleAdapter for Fake {
             amounts: config::need(label, &self.knobs)
                 .map_err(|unavailable| CloudError::Denied(unavailable.reason().to_owned()))?,
         };
-        self.respond(|cloud| cloud.create(order)).await
+        self.respond(|cloud| cloud.create(order)).await.map(Creation::from)
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.respond(|cloud| cloud.delete(id)).await
+    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
+        self.respond(|cloud| cloud.delete(id)).await.map(|()| None)
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {

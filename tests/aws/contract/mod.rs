@@ -8,7 +8,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use testkit::real::{self, moto::Moto, simulated_ec2::SimulatedEc2};
+use testkit::clouds::moto::Moto;
+use testkit::clouds::simulated_ec2::SimulatedEc2;
+use testkit::real;
 
 pub use peer::{Peer, Resources};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::Value;
-use testkit::real::moto::{BUCKET, KEY_NAME, Site};
-use testkit::real::simulated_ec2;
+use testkit::clouds::moto::{BUCKET, KEY_NAME, Site};
+use testkit::clouds::simulated_ec2;
 use testkit::wait;
 
 use crate::ec2::{Answer, Ec2, Element, TIMEOUT, authorization};

@@ -4,11 +4,11 @@ use nodepool::actors::provider::providers::{self, ExtraDrivers};
 use nodepool_drivers::{OpenDriver, kubernetes};
 use nodepool_model::records::static_host::HostIdentity;
 use serde_json::json;
+use testkit::clouds::simulated_ec2::SimulatedEc2;
+use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
+use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 use testkit::openstack_harness::in_process_driver::{InProcessDriver, open_driver};
 use testkit::provider_harness::{ProviderHarness, provider_section};
-use testkit::real::simulated_ec2::SimulatedEc2;
-use testkit::real::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
-use testkit::real::simulated_openstack::SimulatedOpenStack;
 
 pub struct Case {
     pub driver: &'static str,
@@ -83,7 +83,7 @@ impl Case {
             Some(SimulatedCloud::Kubernetes(cluster)) => {
                 visitor.with(kubernetes::open_with(&section, vec![cluster.kubeconfig()]).unwrap())
             }
-            Some(SimulatedCloud::Ec2(cloud)) => visitor.with(cloud.driver().open_driver(&section).unwrap()),
+            Some(SimulatedCloud::Ec2(cloud)) => visitor.with(cloud.open_driver(&section)),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::real::real_kubeconfig;
 use cluster::Cluster;
 use futures::FutureExt;
 use serde_json::json;
-use testkit::real::simulated_kubernetes::SimulatedKubernetes;
+use testkit::clouds::simulated_kubernetes::SimulatedKubernetes;
 
 /// Runs all cases one after another, reports those that failed, and deletes all their objects.
 async fn check_contract(kubeconfig: &Path) {

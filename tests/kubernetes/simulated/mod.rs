@@ -9,7 +9,7 @@ use crate::client::Client;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use testkit::real::simulated_kubernetes::SimulatedKubernetes;
+use testkit::clouds::simulated_kubernetes::SimulatedKubernetes;
 
 /// A cluster, and its user `nodepool`.
 async fn start(flags: &[&str]) -> (SimulatedKubernetes, Client) {

@@ -3,7 +3,7 @@
 use super::start;
 use crate::client::{Client, TIMEOUT};
 use serde_json::json;
-use testkit::real::simulated_kubernetes::SimulatedKubernetes;
+use testkit::clouds::simulated_kubernetes::SimulatedKubernetes;
 use testkit::wait;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::cloud::Cloud;
 use futures::FutureExt;
-use testkit::real::simulated_openstack::SimulatedOpenStack;
+use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 
 /// Runs all cases one after another, reports those that failed, and deletes all their objects.
 async fn check_contract(clouds_yaml: &Path, name: &str) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{fault, server, start};
 use crate::cloud::{Answer, Cloud};
 use serde_json::{Value, json};
+use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 use testkit::programs;
-use testkit::real::simulated_openstack::SimulatedOpenStack;
 use testkit::wait;
 
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -9,7 +9,7 @@ mod throttle;
 
 use crate::cloud::Cloud;
 use serde_json::{Value, json};
-use testkit::real::simulated_openstack::SimulatedOpenStack;
+use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 
 /// A cloud with these flags, and a client that is logged in.
 async fn start(flags: &[&str]) -> (SimulatedOpenStack, Cloud) {

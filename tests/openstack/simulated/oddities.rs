@@ -6,7 +6,7 @@ use super::{fault, start};
 use crate::cloud::{Answer, Cloud};
 use crate::contract::cases::networks::refuses_ambiguous_group;
 use serde_json::{Value, json};
-use testkit::real::simulated_openstack::SimulatedOpenStack;
+use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Keystone's id of the only project.

@@ -8,7 +8,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
-use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_driver::simple_adapter::{Creation, Operation, Simple, SimpleAdapter};
 use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::server_section::{self, Section};
@@ -48,12 +48,12 @@ struct Adapter {
 }
 
 impl SimpleAdapter for Adapter {
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
-        self.connection.create(order).await
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
+        self.connection.create(order).await.map(Creation::from)
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
-        self.connection.delete(id).await
+    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
+        self.connection.delete(id).await.map(|()| None)
     }
 
     async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {

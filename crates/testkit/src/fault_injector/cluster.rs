@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::proxy::{LinkState, LinkStats, Proxy};
 use super::supervised_process::{ProcessSpec, Role, SupervisedProcess};
+use crate::clouds::simulated_openstack::SimulatedOpenStack;
 use crate::disk_faults::{SlowDisk, SmallDisk};
-use crate::real::simulated_openstack::SimulatedOpenStack;
 use crate::real::sshd;
 use crate::real::zookeeper::{Ensemble, Options};
 use crate::workload::harness::{self, WorkloadHarness, children, find_leftover};

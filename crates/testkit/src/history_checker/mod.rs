@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clouds::simulated_openstack::SimulatedOpenStack;
 use crate::programs;
-use crate::real::simulated_openstack::SimulatedOpenStack;
 use crate::real::zookeeper::{Ensemble, Server};
 use nodepool_model::records::ids::{ImageName, NodeId, PoolId, ProviderName, RequestId};
 use nodepool_model::records::image_build::BuildKey;

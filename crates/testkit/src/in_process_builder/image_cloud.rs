@@ -9,7 +9,7 @@ use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::LaunchOrder;
-use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_driver::simple_adapter::{Creation, Operation, Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::server_section::{self, Section};
 use nodepool_model::config::ProviderConfig;
@@ -89,11 +89,11 @@ fn failed(detail: &str) -> CloudError {
 }
 
 impl SimpleAdapter for ImageCloudAdapter {
-    async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
+    async fn create_instance(&self, _: &LaunchOrder) -> Result<Creation, CloudError> {
         Err(failed("this cloud has no servers"))
     }
 
-    async fn delete_instance(&self, _: &ExternalId) -> Result<(), CloudError> {
+    async fn delete_instance(&self, _: &ExternalId) -> Result<Option<Operation>, CloudError> {
         Err(CloudError::not_found("no such object"))
     }
 

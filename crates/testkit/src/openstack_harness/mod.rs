@@ -6,7 +6,7 @@ pub mod in_process_driver;
 
 use std::path::{Path, PathBuf};
 
-use crate::real::simulated_openstack::SimulatedOpenStack;
+use crate::clouds::simulated_openstack::SimulatedOpenStack;
 use crate::real::tls;
 use client::OpenStackClient;
 use serde_json::{Value, json};

@@ -4,15 +4,10 @@
 pub mod child_process;
 pub mod differences;
 pub mod ensemble;
-pub mod moto;
 pub mod nodepool11;
 pub mod nodepool_process;
 pub mod ports;
 pub mod python;
-pub mod simulated_ec2;
-pub mod simulated_kubernetes;
-pub mod simulated_openstack;
-pub mod simulation_process;
 pub mod sshd;
 pub mod tls;
 pub mod zookeeper;

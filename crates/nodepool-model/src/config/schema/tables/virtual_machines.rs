@@ -261,25 +261,37 @@ static AWS_INSTANCE_PROFILE: Section = section(
     &[&[exclusive("name", "iam_instance_profile_id", Text), exclusive("arn", "iam_instance_profile_id", Text)]],
 );
 
-pub static GCE: Section = section(
-    "a gce provider",
-    &[
-        PROVIDER,
-        LAUNCH,
+pub static GCE: Section = Section {
+    required_keys: &[RequiredKeys { keys: &["zone", "zones"], message: None }],
+    ..section(
+        "a gce provider",
         &[
-            required("pools", List(&Map(&GCE_POOL))),
-            required("region", Text),
-            required("project", Text),
-            required("zone", Text),
-            key("cloud-images", List(&Map(&GCE_IMAGE))),
-            key("rate-limit", Integer),
+            PROVIDER,
+            LAUNCH,
+            &[
+                required("pools", List(&Map(&GCE_POOL))),
+                required("region", Text),
+                required("project", Text),
+                exclusive("zone", "zone", Text),
+                exclusive("zones", "zone", TEXTS),
+                key("cloud-images", List(&Map(&GCE_IMAGE))),
+                key("rate-limit", Integer),
+            ],
         ],
-    ],
-);
+    )
+};
 
 static GCE_POOL: Section = section(
     "a gce pool",
-    &[POOL, &[required("name", Text), required("labels", List(&Map(&GCE_LABEL))), key("use-internal-ip", Boolean)]],
+    &[
+        POOL,
+        &[
+            required("name", Text),
+            required("labels", List(&Map(&GCE_LABEL))),
+            key("use-internal-ip", Boolean),
+            key("subnetwork", Text),
+        ],
+    ],
 );
 
 static GCE_LABEL: Section = section(
@@ -290,6 +302,9 @@ static GCE_LABEL: Section = section(
         required("instance-type", Text),
         key("volume-type", Text),
         key("volume-size", Integer),
+        key("tags", TEXTS),
+        key("service-account", Text),
+        key("provisioning-model", OneOf(&["standard", "spot"])),
     ]],
 );
 

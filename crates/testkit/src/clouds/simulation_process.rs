@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::child_process::{ChildProcess, Output};
+use crate::real::child_process::{ChildProcess, Output};
 use crate::{programs, wait};
 use serde_json::Value;
 use tempfile::TempDir;

@@ -3,11 +3,9 @@
 use std::path::PathBuf;
 
 use super::simulation_process::SimulationProcess;
-use nodepool::actors::provider::jobs::ProviderHandle;
-use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use crate::cloud_launcher::InProcessDriver;
 use nodepool_drivers::{OpenDriver, aws};
 use nodepool_model::config::ProviderConfig;
-use python_yaml::diagnostics::Diagnostic;
 use serde_json::Value;
 
 pub const ACCESS_KEY: &str = "simulated";
@@ -50,9 +48,14 @@ impl SimulatedEc2 {
         variables.map(|(name, value)| (name, PathBuf::from(value))).to_vec()
     }
 
+    /// The driver with this AWS, opened by the test itself.
+    pub fn open_driver(&self, section: &ProviderConfig) -> aws::Aws {
+        aws::open_with(section, self.base(), ACCESS_KEY, SECRET_KEY).expect("the section has no errors")
+    }
+
     /// The driver with this AWS.
-    pub fn driver(&self) -> InProcessAws {
-        InProcessAws::new(self.base(), ACCESS_KEY, SECRET_KEY)
+    pub fn driver(&self) -> InProcessDriver {
+        in_process_aws(self.base(), ACCESS_KEY, SECRET_KEY)
     }
 
     /// Sets knobs, for example `json!({"boot_s": 5})`; the others are unchanged.
@@ -97,27 +100,9 @@ impl SimulatedEc2 {
 }
 
 /// The driver aws in the test's process, with fixed credentials and one endpoint for all services.
-pub struct InProcessAws {
-    base: String,
-    keys: [&'static str; 2],
-}
-
-impl InProcessAws {
-    pub fn new(base: &str, access_key: &'static str, secret_key: &'static str) -> Self {
-        Self { base: base.to_owned(), keys: [access_key, secret_key] }
-    }
-
-    pub fn open_driver(&self, section: &ProviderConfig) -> Result<aws::Aws, Vec<Diagnostic>> {
-        aws::open_with(section, &self.base, self.keys[0], self.keys[1])
-    }
-}
-
-impl ExtraDrivers for InProcessAws {
-    fn names(&self) -> Vec<&'static str> {
-        vec!["aws"]
-    }
-
-    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
-        Ok(start.with(self.open_driver(section)?))
-    }
+pub fn in_process_aws(base: &str, access_key: &'static str, secret_key: &'static str) -> InProcessDriver {
+    let base = base.to_owned();
+    InProcessDriver::new("aws", move |section, start| {
+        Ok(start.with(aws::open_with(section, &base, access_key, secret_key)?))
+    })
 }

@@ -6,10 +6,8 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    child_process::{ChildProcess, Output},
-    python::Interpreter,
-};
+use crate::real::child_process::{ChildProcess, Output};
+use crate::real::python::Interpreter;
 use crate::{programs, wait};
 use reqwest::Method;
 use serde::Deserialize;

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use super::child_process::{ChildProcess, Output};
+use crate::real::child_process::{ChildProcess, Output};
 use crate::{programs, wait};
 use serde_json::Value;
 use tempfile::TempDir;

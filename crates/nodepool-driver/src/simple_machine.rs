@@ -1,0 +1,513 @@
+//! State machines of the jobs of a simple driver.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cloud_resource::CloudResource;
+use crate::error::{CloudError, FailureKind};
+use crate::facts::ProviderFacts;
+use crate::full_places::FullPlaces;
+use crate::instance::{Instance, InstanceState, Inventory};
+use crate::job::{LaunchOrder, Outcome};
+use crate::simple::{Call, Reply, Request};
+use crate::simple_adapter::{Creation, Keys, LaunchPlan, Operation, OperationState};
+use crate::state_machine::{Input, Next, StateMachine};
+use nodepool_model::config::upload_config::UploadOrder;
+use nodepool_model::records::ids::{ExternalId, ProviderName};
+
+/// Pause between two looks at an operation.
+const OPERATION_PAUSE: Duration = Duration::from_secs(1);
+
+/// Memory of the zones without capacity, which all launches of a provider share.
+pub type FullZones = Arc<Mutex<FullPlaces<Zone>>>;
+
+/// Capacity that a zone may lack.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Zone {
+    capacity: String,
+    name: String,
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.capacity.is_empty() { "" } else { " in " };
+        write!(f, "{}{separator}{}", self.capacity, self.name)
+    }
+}
+
+/// State machine of one job.
+#[derive(Debug)]
+pub struct Machine {
+    keys: Keys,
+    step: Step,
+    external_id: Option<ExternalId>,
+    launch: Option<Launch>,
+}
+
+/// A launch in progress.
+#[derive(Debug)]
+pub struct Launch {
+    order: Arc<LaunchOrder>,
+    use_internal_ip: bool,
+    /// All zones of the plan, and those that are still to be tried; the first of them is tried now.
+    all: Vec<Zone>,
+    zones: VecDeque<Zone>,
+    full: FullZones,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    Create,
+    Creating,
+    AwaitingCreation(Operation),
+    Booting,
+    Delete(ExternalId),
+    Deleting(ExternalId),
+    AwaitingOperation(ExternalId, Operation),
+    AwaitingDeletion(ExternalId),
+    List,
+    ListUnused(Vec<&'static str>),
+    ListingUnused,
+    DeleteUnused(CloudResource),
+    DeletingUnused,
+    Console(ExternalId),
+    Upload(Arc<UploadOrder>),
+    Uploading,
+    DeleteImage(ExternalId),
+    DeletingImage,
+    ListImages,
+    Refresh { facts: Box<ProviderFacts>, provider: ProviderName, describes_labels: bool },
+    Describing(Box<ProviderFacts>, ProviderName),
+    Listing(Box<ProviderFacts>, ProviderName),
+    Limiting(Box<ProviderFacts>, Inventory),
+    Unsupported,
+    Finished,
+}
+
+impl Launch {
+    pub fn new(order: Arc<LaunchOrder>, plan: LaunchPlan, full: FullZones) -> Self {
+        let zone = |name: String| Zone { capacity: plan.capacity.clone(), name };
+        let all: Vec<Zone> = plan.zones.into_iter().map(zone).collect();
+        let zones = lock(&full).usable(all.clone(), Instant::now()).into();
+        Self { order, use_internal_ip: plan.use_internal_ip, all, zones, full }
+    }
+
+    /// The order for the zone that is tried now.
+    fn order(&self) -> Arc<LaunchOrder> {
+        match self.zones.front() {
+            Some(zone) => Arc::new(LaunchOrder { zone: Some(zone.name.clone()), ..(*self.order).clone() }),
+            None => self.order.clone(),
+        }
+    }
+
+    /// The zone that is tried now has no capacity. Returns whether there is another one.
+    fn try_next_zone(&mut self) -> bool {
+        let Some(zone) = self.zones.pop_front() else { return false };
+        lock(&self.full).insert(zone, Instant::now());
+        !self.zones.is_empty()
+    }
+
+    fn record_capacity(&self) {
+        if let Some(zone) = self.zones.front() {
+            lock(&self.full).remove(zone);
+        }
+    }
+
+    fn as_node(&self, instance: &Instance) -> Instance {
+        let mut node = instance.clone();
+        if self.use_internal_ip && node.private_ipv4.is_some() {
+            node.interface_ip = node.private_ipv4.clone();
+        }
+        node
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let step = std::mem::replace(&mut self.step, Step::Finished);
+        let keys = self.keys;
+        match (step, input) {
+            (Step::Create, Input::Start) => self.create(),
+            (Step::Creating, Input::Reply(Ok(Reply::Created(creation)))) => self.on_created(creation),
+            (Step::AwaitingCreation(operation), Input::Reply(Err(error))) if is_unanswered(&error) => {
+                self.await_creation(operation, OPERATION_PAUSE)
+            }
+            (Step::Creating | Step::AwaitingCreation(_), Input::Reply(Err(error))) => self.not_created(error),
+            (Step::AwaitingCreation(operation), Input::Reply(Ok(Reply::Operation(state)))) => match state {
+                OperationState::Ended => self.created(),
+                OperationState::Running => self.await_creation(operation, OPERATION_PAUSE),
+            },
+            (Step::Booting, Input::Start) => self.observe(Step::Booting),
+            (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
+            (Step::Delete(id), Input::Start) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
+            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted(Some(operation))))) => {
+                self.await_deletion(id, operation, Duration::ZERO)
+            }
+            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted(None)))) => self.observe(Step::AwaitingDeletion(id)),
+            (Step::AwaitingOperation(id, operation), Input::Reply(Ok(Reply::Operation(state)))) => match state {
+                OperationState::Ended => self.observe(Step::AwaitingDeletion(id)),
+                OperationState::Running => self.await_deletion(id, operation, OPERATION_PAUSE),
+            },
+            (Step::AwaitingOperation(id, operation), Input::Reply(Err(error))) if is_unanswered(&error) => {
+                self.await_deletion(id, operation, OPERATION_PAUSE)
+            }
+            (Step::AwaitingDeletion(id), Input::Observed(inventory)) => match inventory.find(&id) {
+                Some(_) => self.observe(Step::AwaitingDeletion(id)),
+                None => Next::Done(Outcome::Deleted),
+            },
+            (Step::List, Input::Start) => self.call(Step::List, keys.list, Request::List),
+            (Step::List, Input::Reply(Ok(Reply::Listed(instances)))) => {
+                Next::Done(Outcome::Listed(Arc::new(Inventory::new(instances))))
+            }
+            (
+                step @ (Step::Refresh { .. } | Step::Describing(..) | Step::Listing(..) | Step::Limiting(..)),
+                input @ (Input::Start | Input::Reply(_)),
+            ) => self.refresh(step, input),
+            (Step::Unsupported, Input::Start) => {
+                Next::Failed(CloudError::not_found("this cloud has no such resources"))
+            }
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => self.one_call(step, input),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        let launch = self.launch.as_ref()?;
+        lock(&launch.full).describe(&launch.all, Instant::now())
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Create | Step::Creating | Step::AwaitingCreation(_) => "creating instance",
+            Step::Booting => "booting",
+            Step::Delete(_) | Step::Deleting(_) | Step::AwaitingOperation(..) => "deleting instance",
+            Step::AwaitingDeletion(_) => "waiting for deletion",
+            Step::List => "listing",
+            Step::ListUnused(_) | Step::ListingUnused => "listing unused resources",
+            Step::DeleteUnused(_) | Step::DeletingUnused => "deleting an unused resource",
+            Step::Console(_) => "reading the console",
+            Step::Upload(_) | Step::Uploading => "uploading",
+            Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
+            Step::ListImages => "listing images",
+            Step::Refresh { .. } | Step::Describing(..) | Step::Listing(..) | Step::Limiting(..) => "refreshing",
+            Step::Unsupported | Step::Finished => "ended",
+        }
+    }
+}
+
+impl Machine {
+    pub fn new(keys: Keys, step: Step) -> Self {
+        Self { keys, step, external_id: None, launch: None }
+    }
+
+    pub fn launch(keys: Keys, launch: Launch) -> Self {
+        let external_id = launch.order.prior_instance.clone();
+        let step = if external_id.is_some() { Step::Booting } else { Step::Create };
+        Self { keys, step, external_id, launch: Some(launch) }
+    }
+
+    fn call(&mut self, step: Step, key: &'static str, request: Request) -> Next<Call> {
+        self.step = step;
+        Next::Call(Call { key, request })
+    }
+
+    fn observe(&mut self, step: Step) -> Next<Call> {
+        self.step = step;
+        Next::Observe
+    }
+
+    fn create(&mut self) -> Next<Call> {
+        match &self.launch {
+            Some(launch) => {
+                let request = Request::Create(launch.order());
+                self.call(Step::Creating, self.keys.create, request)
+            }
+            None => unreachable!("only launches create instances"),
+        }
+    }
+
+    fn on_created(&mut self, creation: Creation) -> Next<Call> {
+        self.external_id = Some(creation.id);
+        match creation.operation {
+            Some(operation) => self.await_creation(operation, Duration::ZERO),
+            None => self.created(),
+        }
+    }
+
+    fn await_creation(&mut self, operation: Operation, pause: Duration) -> Next<Call> {
+        let request = Request::Await(operation.clone(), pause);
+        self.call(Step::AwaitingCreation(operation), self.keys.operation, request)
+    }
+
+    fn await_deletion(&mut self, id: ExternalId, operation: Operation, pause: Duration) -> Next<Call> {
+        let request = Request::Await(operation.clone(), pause);
+        self.call(Step::AwaitingOperation(id, operation), self.keys.operation, request)
+    }
+
+    fn created(&mut self) -> Next<Call> {
+        if let Some(launch) = &self.launch {
+            launch.record_capacity();
+        }
+        self.observe(Step::Booting)
+    }
+
+    /// If the zone has no capacity, the next one may have.
+    fn not_created(&mut self, error: CloudError) -> Next<Call> {
+        let is_capacity = matches!(error, CloudError::Capacity(_));
+        match self.launch.as_mut().is_some_and(|launch| is_capacity && launch.try_next_zone()) {
+            true => self.create(),
+            false => Next::Failed(error),
+        }
+    }
+
+    fn check_boot(&mut self, inventory: &Inventory) -> Next<Call> {
+        let found = self.external_id.as_ref().and_then(|id| inventory.find(id));
+        match found.map(|instance| (&instance.state, instance)) {
+            Some((InstanceState::Running, instance)) => {
+                let node = self.launch.as_ref().map_or_else(|| instance.clone(), |launch| launch.as_node(instance));
+                Next::Done(Outcome::Launched(Box::new(node)))
+            }
+            Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
+            // Some clouds accept a request beyond the quota and let the instance fail.
+            Some((InstanceState::Failed(fault), _)) if fault.to_lowercase().contains("quota") => {
+                Next::Failed(CloudError::Quota(fault.clone()))
+            }
+            Some((InstanceState::Failed(fault), _)) => status_failure(format!("Server in error state: {fault}")),
+            Some((InstanceState::Stopping, _)) => status_failure("the instance is ending".to_owned()),
+            None => status_failure("the instance no longer exists".to_owned()),
+        }
+    }
+
+    /// The labels, the instances, the limits: one after another.
+    fn refresh(&mut self, step: Step, input: Input<'_, Reply>) -> Next<Call> {
+        let keys = self.keys;
+        match (step, input) {
+            (Step::Refresh { facts, provider, describes_labels: true }, Input::Start) => {
+                self.call(Step::Describing(facts, provider), keys.labels, Request::Labels)
+            }
+            (Step::Refresh { facts, provider, .. }, Input::Start) => {
+                self.call(Step::Listing(facts, provider), keys.list, Request::List)
+            }
+            (Step::Describing(mut facts, provider), Input::Reply(Ok(Reply::Labels(config)))) => {
+                facts.launch_config = Some(Arc::new(config));
+                self.call(Step::Listing(facts, provider), keys.list, Request::List)
+            }
+            (Step::Listing(mut facts, provider), Input::Reply(Ok(Reply::Listed(instances)))) => {
+                let inventory = Inventory::new(instances);
+                facts.unmanaged = inventory.used_by_others(&provider);
+                self.call(Step::Limiting(facts, inventory), keys.limits, Request::Limits)
+            }
+            (Step::Limiting(mut facts, inventory), Input::Reply(limits)) => {
+                match limits {
+                    Ok(Reply::Limits(limits)) => facts.limits = limits,
+                    Err(CloudError::Denied(_)) => facts.refused_queries.push("limits"),
+                    Err(error) => return Next::Failed(error),
+                    Ok(reply) => unreachable!("limits have no reply {reply:?}"),
+                }
+                Next::Done(Outcome::Refreshed(Arc::new(*facts), Arc::new(inventory)))
+            }
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => unreachable!("unexpected {input:?} in step {step:?}"),
+        }
+    }
+
+    /// Jobs of a single call.
+    fn one_call(&mut self, step: Step, input: Input<'_, Reply>) -> Next<Call> {
+        let keys = self.keys;
+        match (step, input) {
+            (Step::ListUnused(kinds), Input::Start) => {
+                self.call(Step::ListingUnused, keys.list_unused, Request::ListUnused(kinds))
+            }
+            (Step::ListingUnused, Input::Reply(Ok(Reply::Unused(unused)))) => Next::Done(Outcome::Unused(unused)),
+            (Step::DeleteUnused(resource), Input::Start) => {
+                self.call(Step::DeletingUnused, keys.delete_unused, Request::DeleteUnused(resource))
+            }
+            (Step::Console(id), Input::Start) => {
+                self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
+            }
+            (Step::Console(_), Input::Reply(Ok(Reply::Console(text)))) => Next::Done(Outcome::Console(text)),
+            (Step::Upload(order), Input::Start) => self.call(Step::Uploading, keys.upload, Request::Upload(order)),
+            (Step::Uploading, Input::Reply(Ok(Reply::Uploaded(id)))) => {
+                self.external_id = Some(id.clone());
+                Next::Done(Outcome::Uploaded(id))
+            }
+            (Step::DeleteImage(id), Input::Start) => {
+                self.call(Step::DeletingImage, keys.delete_image, Request::DeleteImage(id))
+            }
+            (Step::DeletingUnused | Step::DeletingImage, Input::Reply(Ok(Reply::Accepted(_)))) => {
+                Next::Done(Outcome::Deleted)
+            }
+            (Step::ListImages, Input::Start) => self.call(Step::ListImages, keys.list_images, Request::Images),
+            (Step::ListImages, Input::Reply(Ok(Reply::Images(images)))) => Next::Done(Outcome::Images(images)),
+            (step, input) => unreachable!("unexpected {input:?} in step {step:?}"),
+        }
+    }
+}
+
+/// Whether the cloud did not say what became of an operation.
+fn is_unanswered(error: &CloudError) -> bool {
+    matches!(error, CloudError::Outage { .. } | CloudError::Deadline)
+}
+
+fn status_failure(detail: String) -> Next<Call> {
+    Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use nodepool_model::records::resources::Resources;
+    use serde_json::Value;
+
+    fn order() -> Arc<LaunchOrder> {
+        Arc::new(LaunchOrder {
+            pool: "main".into(),
+            label: "small".into(),
+            hostname: "np1".to_owned(),
+            identity: "1".to_owned(),
+            attempt: 1,
+            zone: None,
+            image: None,
+            request: Arc::new(Value::Null),
+            metadata: BTreeMap::new(),
+            prior_instance: None,
+            may_exist: false,
+            may_appear: false,
+        })
+    }
+
+    fn full() -> FullZones {
+        Arc::new(Mutex::new(FullPlaces::new(Duration::from_secs(180))))
+    }
+
+    fn launch(zones: &[&str], full: &FullZones) -> Machine {
+        let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
+        let plan = LaunchPlan { zones, capacity: "big".to_owned(), use_internal_ip: true };
+        Machine::launch(Keys::DEFAULT, Launch::new(order(), plan, full.clone()))
+    }
+
+    fn operation() -> Operation {
+        Operation("o".to_owned())
+    }
+
+    fn accepted() -> Input<'static, Reply> {
+        let id = ExternalId::text("np1");
+        Input::Reply(Ok(Reply::Created(Creation { id, operation: Some(operation()) })))
+    }
+
+    /// The zone of the creation that a machine asks for.
+    fn zone_of(next: Next<Call>) -> Option<String> {
+        match next {
+            Next::Call(Call { request: Request::Create(order), .. }) => order.zone.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn assert_awaits(next: Next<Call>, pause: Duration) {
+        match next {
+            Next::Call(Call { request: Request::Await(found, after), .. }) => {
+                assert_eq!((found, after), (operation(), pause));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn no_capacity() -> Input<'static, Reply> {
+        Input::Reply(Err(CloudError::Capacity("exhausted".to_owned())))
+    }
+
+    #[test]
+    fn a_creation_ends_with_its_operation_and_its_instance() {
+        let mut machine = launch(&["a"], &full());
+        assert_eq!(zone_of(machine.step(Input::Start)).as_deref(), Some("a"));
+        assert_awaits(machine.step(accepted()), Duration::ZERO);
+        assert_eq!(machine.external_id(), Some(&ExternalId::text("np1")));
+        assert_awaits(machine.step(Input::Reply(Ok(Reply::Operation(OperationState::Running)))), OPERATION_PAUSE);
+        // Nothing is known about the operation, so it is asked for again.
+        assert_awaits(machine.step(Input::Reply(Err(CloudError::Deadline))), OPERATION_PAUSE);
+        assert_eq!(machine.step(Input::Reply(Ok(Reply::Operation(OperationState::Ended)))), Next::Observe);
+        let instance = Instance {
+            private_ipv4: Some("10.0.0.2".to_owned()),
+            interface_ip: Some("192.0.2.2".to_owned()),
+            ..Instance::new(ExternalId::text("np1"))
+        };
+        match machine.step(Input::Observed(&Inventory::new(vec![instance]))) {
+            Next::Done(Outcome::Launched(node)) => assert_eq!(node.interface_ip.as_deref(), Some("10.0.0.2")),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn zones_without_capacity_are_skipped_by_all_launches() {
+        let full = full();
+        let mut machine = launch(&["a", "b"], &full);
+        machine.step(Input::Start);
+        machine.step(accepted());
+        assert_eq!(zone_of(machine.step(no_capacity())).as_deref(), Some("b"));
+        let obstacle = machine.obstacle().unwrap();
+        assert!(obstacle.starts_with("big in a is full until "), "{obstacle}");
+        let mut other = launch(&["a", "b"], &full);
+        assert_eq!(zone_of(other.step(Input::Start)).as_deref(), Some("b"));
+        assert!(matches!(machine.step(no_capacity()), Next::Failed(CloudError::Capacity(_))));
+        // All are full, so the one that was full first is tried.
+        let mut last = launch(&["a", "b"], &full);
+        assert_eq!(zone_of(last.step(Input::Start)).as_deref(), Some("a"));
+        last.step(accepted());
+        last.step(Input::Reply(Ok(Reply::Operation(OperationState::Ended))));
+        assert!(last.obstacle().is_some_and(|text| !text.contains("in a ")));
+    }
+
+    #[test]
+    fn other_errors_try_no_other_zone() {
+        let mut machine = launch(&["a", "b"], &full());
+        machine.step(Input::Start);
+        machine.step(accepted());
+        let next = machine.step(Input::Reply(Err(CloudError::Quota("cores".to_owned()))));
+        assert_eq!(next, Next::Failed(CloudError::Quota("cores".to_owned())));
+    }
+
+    #[test]
+    fn a_deletion_ends_once_the_instance_is_not_listed() {
+        let id = ExternalId::text("np1");
+        let mut machine = Machine::new(Keys::DEFAULT, Step::Delete(id.clone()));
+        machine.step(Input::Start);
+        assert_awaits(machine.step(Input::Reply(Ok(Reply::Accepted(Some(operation()))))), Duration::ZERO);
+        assert_awaits(machine.step(Input::Reply(Err(CloudError::Deadline))), OPERATION_PAUSE);
+        assert_eq!(machine.step(Input::Reply(Ok(Reply::Operation(OperationState::Ended)))), Next::Observe);
+        assert_eq!(machine.step(Input::Observed(&Inventory::new(vec![Instance::new(id)]))), Next::Observe);
+        assert_eq!(machine.step(Input::Observed(&Inventory::default())), Next::Done(Outcome::Deleted));
+    }
+
+    #[test]
+    fn limits_that_may_not_be_read_are_unlimited() {
+        let facts = Box::new(ProviderFacts::initial());
+        let step = Step::Refresh { facts, provider: "p".into(), describes_labels: false };
+        let mut machine = Machine::new(Keys::DEFAULT, step);
+        machine.step(Input::Start);
+        machine.step(Input::Reply(Ok(Reply::Listed(Vec::new()))));
+        match machine.step(Input::Reply(Err(CloudError::Denied("no permission".to_owned())))) {
+            Next::Done(Outcome::Refreshed(facts, _)) => {
+                assert_eq!((&facts.limits, &facts.refused_queries[..]), (&Resources::unlimited(), &["limits"][..]));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

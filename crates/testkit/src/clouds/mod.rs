@@ -1,0 +1,8 @@
+//! Clouds to test against, as processes on loopback: the project's simulations, and moto.
+
+pub mod moto;
+pub mod simulated_ec2;
+pub mod simulated_kubernetes;
+pub mod simulated_openstack;
+pub mod simulation_process;
+pub mod tls_proxy;

@@ -1,0 +1,420 @@
+//! The driver gce: nodes are instances of Google Compute Engine. It is the example of a simple driver: its cloud has one
+//! call to create and one to delete an instance, each of which ends with an operation.
+//!
+//! `config.rs` reads the section, `client.rs` sends requests, `credentials.rs` has the tokens for them, `api_types.rs`
+//! and `errors.rs` read the answers. This file is the `SimpleAdapter`.
+
+mod api_types;
+mod client;
+mod config;
+mod credentials;
+mod errors;
+mod request_body;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use reqwest::{Method, StatusCode};
+
+use crate::common::error_text::failed;
+use nodepool_driver::driver::NeedsReopen;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{LaunchConfig, Unavailable};
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::simple_adapter::{Creation, Keys, LaunchPlan, Operation, OperationState, Simple, SimpleAdapter};
+use nodepool_driver::state_machine::{InFlightLimit, REFRESH_INTERVAL, RateLimits};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::records::ids::{ExternalId, ProviderName};
+use nodepool_model::records::resources::Resources;
+use nodepool_model::records::time::Seconds;
+use python_yaml::diagnostics::Diagnostic;
+
+use api_types::{Image, InstancePage, MachineType, Region, VmInstance, one_instance};
+use client::{Connection, Refusal};
+use config::{GceLabel, ImageSource, Settings};
+use credentials::Source;
+use request_body::{CREATION, creation_mark, request_id};
+
+/// Interval between listings while instances boot.
+const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
+/// Google preempts spot instances at any time.
+const SPOT_REFRESH_INTERVAL: Seconds = Seconds(60.0);
+/// The most that Google returns at once.
+const PAGE: &str = "500";
+/// Metadata with the provider of an instance.
+const PROVIDER_MARK: &str = "nodepool_provider_name";
+
+pub struct Gce {
+    provider: ProviderName,
+    settings: Settings,
+    connection: Connection,
+    catalog: Mutex<Catalog>,
+    stamps: Vec<(PathBuf, Option<SystemTime>)>,
+}
+
+/// What Google has said about machine types, images and instances.
+#[derive(Default)]
+struct Catalog {
+    /// Resources by zone and machine type; `None` for a type that does not exist there.
+    types: BTreeMap<(String, String), Option<Resources>>,
+    /// What disks are made from; `Err` says why an image cannot be used.
+    images: BTreeMap<ImageSource, Result<Image, Unavailable>>,
+    /// Zones of our instances, by name.
+    zones: HashMap<String, String>,
+}
+
+pub fn open(section: &ProviderConfig) -> Result<Simple<Gce>, Vec<Diagnostic>> {
+    open_from(section, Source::Default, None)
+}
+
+/// Opens the driver with one endpoint and token, for tests and other callers.
+pub fn open_with(
+    section: &ProviderConfig,
+    endpoint: &str,
+    token: Option<&str>,
+) -> Result<Simple<Gce>, Vec<Diagnostic>> {
+    open_from(section, Source::Fixed(token.map(str::to_owned)), Some(endpoint))
+}
+
+fn open_from(section: &ProviderConfig, source: Source, endpoint: Option<&str>) -> Result<Simple<Gce>, Vec<Diagnostic>> {
+    let (settings, mut diagnostics) = read(section);
+    diagnostics.items.retain(Diagnostic::is_error);
+    if !diagnostics.items.is_empty() {
+        return Err(diagnostics.items);
+    }
+    let connection = Connection::new(source, endpoint).map_err(|error| {
+        let help = format!("provider {} is out of service", section.name);
+        vec![Diagnostic::error(section.section.at, error).help(help)]
+    })?;
+    let provider = section.name.clone();
+    let gce = Gce { provider, settings, connection, catalog: Mutex::default(), stamps: stamps() };
+    Ok(Simple::new(section.name.clone(), gce))
+}
+
+/// The files of credentials, which a provider reads besides its section.
+pub fn files() -> Vec<PathBuf> {
+    credentials::files()
+}
+
+/// Errors and warnings of a section.
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
+    read(section).1.items
+}
+
+fn read(section: &ProviderConfig) -> (Settings, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    (config::read(section, &mut diagnostics), diagnostics)
+}
+
+/// Times of change of the files of credentials; `None` for one that does not exist.
+fn stamps() -> Vec<(PathBuf, Option<SystemTime>)> {
+    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    files().into_iter().map(|path| (path.clone(), changed(&path))).collect()
+}
+
+impl SimpleAdapter for Gce {
+    const KEYS: Keys = Keys {
+        create: "instances.insert",
+        delete: "instances.delete",
+        operation: "zoneOperations.wait",
+        labels: "machineTypes.get",
+        list: "instances.list",
+        limits: "regions.get",
+        ..Keys::DEFAULT
+    };
+    const DESCRIBES_LABELS: bool = true;
+
+    /// The same request id makes Google treat a repetition as the same request. An instance of an earlier attempt, whose
+    /// answer was lost, has the mark of this node's creation.
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
+        let label = self.label(order)?;
+        let id = ExternalId::text(&order.hostname);
+        if (order.may_exist || order.may_appear)
+            && let Some(zone) = self.find(&order.hostname, CREATION, &creation_mark(order)).await?
+        {
+            self.catalog().zones.insert(order.hostname.clone(), zone);
+            return Ok(id.into());
+        }
+        let zone = order.zone.as_ref().or(self.settings.zones.first()).cloned().unwrap_or_default();
+        let image = self.image(label)?;
+        let body = request_body::instance(label, order, &zone, &image);
+        let path = format!("{}/zones/{zone}/instances", self.settings.project);
+        let query = [("requestId", request_id(order, &zone))];
+        let query = query.each_ref().map(|(key, value)| (*key, value.as_str()));
+        let sent: Result<api_types::Operation, Refusal> =
+            self.connection.send(Method::POST, &path, &query, Some(&body)).await;
+        match sent {
+            Ok(operation) => {
+                self.catalog().zones.insert(order.hostname.clone(), zone.clone());
+                Ok(Creation { id, operation: Some(handle(&zone, &operation)) })
+            }
+            Err(Refusal::ByGoogle(error, _)) if error.status == StatusCode::CONFLICT => {
+                match self.find(&order.hostname, CREATION, &creation_mark(order)).await? {
+                    Some(zone) => {
+                        self.catalog().zones.insert(order.hostname.clone(), zone);
+                        Ok(id.into())
+                    }
+                    None => Err(failed(format!("another owner has an instance of this name: {}", error.text()))),
+                }
+            }
+            // The image or the machine type has vanished since the last refresh.
+            Err(refusal) => Err(match refusal.into() {
+                CloudError::NotFound(text) => CloudError::Denied(text),
+                error => error,
+            }),
+        }
+    }
+
+    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
+        let name = id.to_string();
+        let known = self.catalog().zones.get(&name).cloned();
+        let zone = match known {
+            Some(zone) => zone,
+            None => match self.find(&name, PROVIDER_MARK, self.provider.as_str()).await? {
+                Some(zone) => zone,
+                None => return Err(CloudError::not_found(format!("no instance {name} of provider {}", self.provider))),
+            },
+        };
+        let path = format!("{}/zones/{zone}/instances/{name}", self.settings.project);
+        let sent: Result<api_types::Operation, Refusal> = self.connection.send(Method::DELETE, &path, &[], None).await;
+        match sent {
+            Ok(operation) => Ok(Some(handle(&zone, &operation))),
+            // It is being deleted already; the listings show the end.
+            Err(Refusal::ByGoogle(error, _)) if error.reason == "resourceNotReady" => Ok(None),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Google keeps the request until the operation has ended, for up to two minutes.
+    async fn await_operation(&self, operation: &Operation) -> Result<OperationState, CloudError> {
+        let (zone, name) = operation.0.split_once('/').unwrap_or_default();
+        let path = format!("{}/zones/{zone}/operations/{name}/wait", self.settings.project);
+        let sent: Result<api_types::Operation, Refusal> = self.connection.send(Method::POST, &path, &[], None).await;
+        match sent.map_err(CloudError::from) {
+            Ok(operation) if operation.status != "DONE" => Ok(OperationState::Running),
+            Ok(operation) => match operation.into_failure() {
+                Some(error) => Err(error.into_error()),
+                None => Ok(OperationState::Ended),
+            },
+            // Google forgets operations after two weeks; the listings show what became of it.
+            Err(CloudError::NotFound(_)) => Ok(OperationState::Ended),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn plan(&self, order: &LaunchOrder) -> LaunchPlan {
+        let Ok(label) = self.label(order) else { return LaunchPlan::default() };
+        let catalog = self.catalog();
+        let has_type = |zone: &&String| {
+            let found = catalog.types.get(&((*zone).clone(), label.machine_type.clone()));
+            !matches!(found, Some(None))
+        };
+        LaunchPlan {
+            zones: self.settings.zones.iter().filter(has_type).cloned().collect(),
+            capacity: label.capacity(),
+            use_internal_ip: label.use_internal_ip,
+        }
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        let mut found = Vec::new();
+        for zone in &self.settings.zones {
+            self.list_zone(zone, &mut found).await?;
+        }
+        let mut instances = Vec::with_capacity(found.len());
+        let mut zones = HashMap::new();
+        for (zone, instance) in found {
+            let resources = self.resources(zone, instance.machine_type()).await;
+            let is_own = instance.has_metadata(PROVIDER_MARK, self.provider.as_str());
+            // Names are unique in a zone only, and those of others may be ours as well.
+            let id = if is_own { instance.name.clone() } else { format!("{zone}/{}", instance.name) };
+            if is_own {
+                zones.insert(instance.name.clone(), zone.clone());
+            }
+            instances.push(instance.to_instance(ExternalId::text(id), resources));
+        }
+        self.catalog().zones = zones;
+        Ok(instances)
+    }
+
+    async fn describe_labels(&self) -> Result<LaunchConfig, CloudError> {
+        let (mut types, mut images) = (BTreeMap::new(), BTreeMap::new());
+        for label in self.settings.labels() {
+            for zone in &self.settings.zones {
+                let key = (zone.clone(), label.machine_type.clone());
+                if !types.contains_key(&key) {
+                    types.insert(key, self.read_type(zone, &label.machine_type).await?);
+                }
+            }
+            if !images.contains_key(&label.source) {
+                images.insert(label.source.clone(), self.read_image(&label.source).await?);
+            }
+        }
+        let mut catalog = self.catalog();
+        (catalog.types, catalog.images) = (types, images);
+        drop(catalog);
+        Ok(self.settings.launch_config(|label| self.need(label).map(Some)))
+    }
+
+    async fn quota_limits(&self) -> Result<Resources, CloudError> {
+        let Settings { project, region, .. } = &self.settings;
+        let region: Region = self.connection.get(&format!("{project}/regions/{region}"), &[]).await?;
+        Ok(region.limits())
+    }
+
+    fn launching(&self) -> LaunchConfig {
+        self.settings.launch_config(|_| Ok(None))
+    }
+
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: self.settings.spacing,
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: OBSERVE_INTERVAL,
+            refresh: Some(if self.settings.has_spot() { SPOT_REFRESH_INTERVAL } else { REFRESH_INTERVAL }),
+        }
+    }
+
+    async fn prepare(&self) -> Result<(), CloudError> {
+        self.connection.prepare().await
+    }
+
+    fn needs_reopen(&self) -> Option<NeedsReopen> {
+        let before = self.stamps.clone();
+        Some(NeedsReopen { files: files(), check: Arc::new(move || stamps() != before) })
+    }
+}
+
+impl Gce {
+    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn label(&self, order: &LaunchOrder) -> Result<&GceLabel, CloudError> {
+        let label = self.settings.label(&order.pool, &order.label);
+        label.ok_or_else(|| CloudError::Denied(format!("pool {} has no label {}", order.pool, order.label)))
+    }
+
+    /// The zone that has an instance of this name with this metadata.
+    async fn find(&self, name: &str, key: &str, value: &str) -> Result<Option<String>, CloudError> {
+        for zone in &self.settings.zones {
+            let path = format!("{}/zones/{zone}/instances/{name}", self.settings.project);
+            match self.connection.get::<VmInstance>(&path, &[]).await {
+                Ok(instance) if instance.has_metadata(key, value) => {
+                    return Ok(Some(zone.clone()));
+                }
+                Ok(_) | Err(CloudError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn list_zone<'a>(
+        &self,
+        zone: &'a String,
+        found: &mut Vec<(&'a String, VmInstance)>,
+    ) -> Result<(), CloudError> {
+        let path = format!("{}/zones/{zone}/instances", self.settings.project);
+        let mut token: Option<String> = None;
+        loop {
+            let mut query = vec![("maxResults", PAGE)];
+            query.extend(token.as_deref().map(|token| ("pageToken", token)));
+            let page: InstancePage = self.connection.get(&path, &query).await?;
+            found.extend(page.items.into_iter().map(|instance| (zone, instance)));
+            match page.next_page_token.filter(|next| !next.is_empty()) {
+                Some(next) if Some(&next) == token.as_ref() => return Err(failed("the listing repeats a page token")),
+                Some(next) => token = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Resources of an instance of another owner's type, which is asked for once between two refreshes.
+    async fn resources(&self, zone: &str, machine_type: &str) -> Resources {
+        let key = (zone.to_owned(), machine_type.to_owned());
+        let known = self.catalog().types.get(&key).cloned();
+        let found = match known {
+            Some(found) => found,
+            None => {
+                let read = self.read_type(zone, machine_type).await.unwrap_or_default();
+                self.catalog().types.insert(key, read.clone());
+                read
+            }
+        };
+        found.unwrap_or_else(one_instance)
+    }
+
+    /// Resources of a machine type; `None` if the zone has no such type.
+    async fn read_type(&self, zone: &str, machine_type: &str) -> Result<Option<Resources>, CloudError> {
+        let path = format!("{}/zones/{zone}/machineTypes/{machine_type}", self.settings.project);
+        let sent: Result<MachineType, Refusal> = self.connection.send(Method::GET, &path, &[], None).await;
+        match sent {
+            Ok(machine_type) => Ok(Some(machine_type.resources())),
+            Err(Refusal::ByGoogle(error, _))
+                if matches!(error.status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST) =>
+            {
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// The newest image of a family, or the image itself.
+    async fn read_image(&self, source: &ImageSource) -> Result<Result<Image, Unavailable>, CloudError> {
+        let path = match source {
+            ImageSource::Family { project, family } => format!("{project}/global/images/family/{family}"),
+            ImageSource::Id(id) => match request_body::image_path(id, &self.settings.project) {
+                Some(path) => path,
+                None => return Ok(Ok(Image::named(id))),
+            },
+        };
+        match (self.connection.get::<Image>(&path, &[]).await, source) {
+            (Ok(image), ImageSource::Family { .. }) => Ok(Ok(image)),
+            (Ok(image), ImageSource::Id(id)) => Ok(Ok(Image { self_link: id.clone(), ..image })),
+            (Err(CloudError::NotFound(text)), _) => Ok(Err(Unavailable::Permanent(format!("no such image: {text}")))),
+            // To boot an image, the account need not read it.
+            (Err(CloudError::Denied(_)), ImageSource::Id(id)) => Ok(Ok(Image::named(id))),
+            (Err(CloudError::Denied(text)), _) => Ok(Err(Unavailable::Permanent(text))),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// The image of a launch, as Google is to find it.
+    fn image(&self, label: &GceLabel) -> Result<Image, CloudError> {
+        match self.catalog().images.get(&label.source) {
+            Some(Ok(image)) => Ok(image.clone()),
+            Some(Err(unavailable)) => Err(CloudError::Denied(unavailable.reason().to_owned())),
+            None => Err(failed("the image has not been looked up yet")),
+        }
+    }
+
+    /// Resources of a node of a label, or why there can be none.
+    fn need(&self, label: &GceLabel) -> Result<Resources, Unavailable> {
+        let catalog = self.catalog();
+        let types = self.settings.zones.iter().map(|zone| (zone.clone(), label.machine_type.clone()));
+        let found = types.filter_map(|key| catalog.types.get(&key).cloned().flatten()).next();
+        let need = found.ok_or_else(|| {
+            let (zones, kind) = (self.settings.zones.join(", "), &label.machine_type);
+            Unavailable::Permanent(format!("there is no machine type {kind} in {zones}"))
+        })?;
+        let image = catalog.images.get(&label.source).cloned();
+        let min_disk_gb = image.transpose()?.and_then(|image| image.min_disk_gb());
+        match min_disk_gb.filter(|min| *min > label.volume_gb) {
+            Some(min) => {
+                let size = label.volume_gb;
+                Err(Unavailable::Permanent(format!("its image needs {min} GB, but volume-size is {size}")))
+            }
+            None => Ok(need),
+        }
+    }
+}
+
+/// The operation with its zone, by which it is found.
+fn handle(zone: &str, operation: &api_types::Operation) -> Operation {
+    Operation(format!("{zone}/{}", operation.name))
+}
