@@ -1,6 +1,5 @@
 //! The driver aws on moto: launches, lost responses, full places, quotas, deletions and what is left behind.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodepool::actors::provider::providers;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::clouds::moto::{KEY_NAME, Moto, REGION, Site};
 use testkit::clouds::simulated_ec2::in_process_aws;
 use testkit::in_process_launcher::on_real_time;
-use testkit::provider_harness::{ProviderHarness, provider_section};
+use testkit::provider_harness::{ProviderHarness, launch_order, launched, provider_section};
 use testkit::real;
 
 use crate::ec2::Ec2;
@@ -41,10 +40,7 @@ impl AwsHarness {
     }
 
     async fn launch(&mut self, node: &str) -> Result<Instance, CloudError> {
-        match self.provider.run(order(node, 1)).await? {
-            Outcome::Launched(instance) => Ok(*instance),
-            other => panic!("{other:?}"),
-        }
+        launched(self.provider.run(order(node, 1)).await)
     }
 
     async fn delete(&mut self, id: ExternalId) -> Result<Outcome, CloudError> {
@@ -91,26 +87,7 @@ fn configuration(site: &Site, provider: &str, pool: &str, label: &str) -> String
 }
 
 pub fn order(node: &str, attempt: u32) -> Job {
-    Job::Launch(Arc::new(launch_order(node, attempt)))
-}
-
-/// An order for a node of the label `small`.
-fn launch_order(node: &str, attempt: u32) -> LaunchOrder {
-    let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "west")];
-    LaunchOrder {
-        pool: "main".into(),
-        label: "small".into(),
-        hostname: format!("np{node}"),
-        identity: format!("installation west {node} 1"),
-        attempt,
-        zone: None,
-        image: None,
-        request: Arc::new(json!({"id": "100-0000000001", "tenant_name": "acme"})),
-        metadata: BTreeMap::from(metadata.map(|(key, value)| (key.to_owned(), value.to_owned()))),
-        prior_instance: None,
-        may_exist: false,
-        may_appear: false,
-    }
+    Job::Launch(Arc::new(launch_order("west", node, attempt)))
 }
 
 fn instance_id(id: &ExternalId) -> String {
@@ -170,7 +147,7 @@ fn an_instance_of_an_earlier_process_is_found_by_its_tags() {
     on_real_time(async {
         let mut harness = AwsHarness::start("", "", "").await;
         let node = harness.launch("0000000001").await.unwrap();
-        let order = LaunchOrder { may_exist: true, may_appear: true, ..launch_order("0000000001", 7) };
+        let order = LaunchOrder { may_exist: true, may_appear: true, ..launch_order("west", "0000000001", 7) };
         let found = harness.provider.run(Job::Launch(Arc::new(order))).await.unwrap();
         let Outcome::Launched(found) = found else { panic!("{found:?}") };
         assert_eq!((found.external_id, harness.count("RunInstances").await), (node.external_id, 1));
@@ -476,7 +453,7 @@ fn a_dedicated_host_is_recorded_before_its_instance_and_released_after_it() {
         assert!(states.iter().all(|state| state == "released"), "{states:?}");
         assert_eq!(harness.usage().await.0, 0);
         // A host without an instance: the launch goes on with it, in its zone.
-        let mut order = launch_order("0000000002", 1);
+        let mut order = launch_order("west", "0000000002", 1);
         let zone = format!("{REGION}b");
         let parameters = [("InstanceType", "t3.medium"), ("Quantity", "1"), ("AvailabilityZone", &zone)];
         let host = harness.ec2.call("AllocateHosts", &parameters);

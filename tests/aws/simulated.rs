@@ -12,7 +12,7 @@ use nodepool_model::records::node::NodeState;
 use serde_json::{Value, json};
 use testkit::clouds::simulated_ec2::{IMAGE, KEY_NAME, REGION, SECURITY_GROUP, SUBNETS, SimulatedEc2};
 use testkit::in_process_launcher::on_real_time;
-use testkit::provider_harness::{ProviderHarness, provider_section};
+use testkit::provider_harness::{ProviderHarness, launched, provider_section};
 use testkit::wait;
 
 use crate::driver::order;
@@ -68,7 +68,7 @@ impl Harness {
     }
 
     async fn launch(&mut self, node: &str) -> Instance {
-        launched(self.provider.run(order(node, 1)).await.unwrap())
+        launched(self.provider.run(order(node, 1)).await).unwrap()
     }
 
     /// Launches so many nodes at once.
@@ -78,16 +78,9 @@ impl Harness {
         }
         let mut nodes = Vec::new();
         for _ in 0..number {
-            nodes.push(launched(self.provider.wait_for_end().await.1.unwrap()));
+            nodes.push(launched(self.provider.wait_for_end().await.1).unwrap());
         }
         nodes
-    }
-}
-
-fn launched(outcome: Outcome) -> Instance {
-    match outcome {
-        Outcome::Launched(instance) => *instance,
-        other => panic!("{other:?}"),
     }
 }
 

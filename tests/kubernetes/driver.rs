@@ -1,6 +1,5 @@
 //! The kubernetes driver on the simulated cluster: nodes, lost responses, pods that never run, and watches that end.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use nodepool_model::records::ids::ExternalId;
 use serde_json::{Value, json};
 use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::in_process_launcher::on_real_time;
-use testkit::provider_harness::{ProviderHarness, provider_section};
+use testkit::provider_harness::{ProviderHarness, launch_order, provider_section};
 
 use crate::client::Client;
 
@@ -77,21 +76,9 @@ pub fn order(label: &str, node: &str) -> Job {
 
 /// The launch of a node of a provider's pool.
 pub fn launch(provider: &str, pool: &str, label: &str, node: &str, request: Value) -> Job {
-    let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", pool), ("nodepool_provider_name", provider)];
-    Job::Launch(Arc::new(LaunchOrder {
-        pool: pool.into(),
-        label: label.into(),
-        hostname: format!("np{node}"),
-        identity: "identity".to_owned(),
-        attempt: 1,
-        zone: None,
-        image: None,
-        request: Arc::new(request),
-        metadata: BTreeMap::from(metadata.map(|(key, value)| (key.to_owned(), value.to_owned()))),
-        prior_instance: None,
-        may_exist: false,
-        may_appear: false,
-    }))
+    let mut order = launch_order(provider, node, 1);
+    order.metadata.insert("nodepool_pool_name".to_owned(), pool.to_owned());
+    Job::Launch(Arc::new(LaunchOrder { pool: pool.into(), label: label.into(), request: Arc::new(request), ..order }))
 }
 
 /// The account that a node's connection data contain.

@@ -14,6 +14,7 @@ use nodepool::actors::runtime::panics::PanicWatch;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_drivers::BUILT_IN_DRIVERS;
 use nodepool_model::config::diagnostics::Source;
@@ -23,6 +24,7 @@ use nodepool_model::metrics::statsd_metrics::Sample;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use python_yaml::parse;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -130,20 +132,36 @@ pub fn config(yaml: &str) -> Arc<Config> {
 }
 
 pub fn launch(hostname: &str) -> Job {
-    Job::Launch(Arc::new(LaunchOrder {
+    let order = launch_order("", "", 1);
+    let order = LaunchOrder { hostname: hostname.to_owned(), identity: hostname.to_owned(), ..order };
+    Job::Launch(Arc::new(LaunchOrder { metadata: BTreeMap::new(), ..order }))
+}
+
+/// An order for a node of the label `small` in the pool `main`, with the marks of this provider.
+pub fn launch_order(provider: &str, node: &str, attempt: u32) -> LaunchOrder {
+    let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", "main"), ("nodepool_provider_name", provider)];
+    LaunchOrder {
         pool: "main".into(),
         label: "small".into(),
-        hostname: hostname.to_owned(),
-        identity: hostname.to_owned(),
-        attempt: 1,
+        hostname: format!("np{node}"),
+        identity: format!("installation {provider} {node} 1"),
+        attempt,
         zone: None,
         image: None,
-        request: Arc::default(),
-        metadata: BTreeMap::new(),
+        request: Arc::new(json!({"id": "100-0000000001", "tenant_name": "acme"})),
+        metadata: metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         prior_instance: None,
         may_exist: false,
         may_appear: false,
-    }))
+    }
+}
+
+/// The instance of a launch.
+pub fn launched(result: Result<Outcome, CloudError>) -> Result<Instance, CloudError> {
+    match result? {
+        Outcome::Launched(instance) => Ok(*instance),
+        other => panic!("a launch has no outcome {other:?}"),
+    }
 }
 
 pub fn delete(name: &str) -> Job {

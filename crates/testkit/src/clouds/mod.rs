@@ -2,6 +2,7 @@
 
 pub mod moto;
 pub mod simulated_ec2;
+pub mod simulated_gce;
 pub mod simulated_kubernetes;
 pub mod simulated_openstack;
 pub mod simulation_process;
