@@ -6,42 +6,23 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use nodepool_model::records::ids::NodeId;
-use nodepool_zk::client::{ConnectOptions, connect};
-use nodepool_zk::locks::lock;
 use serde_json::{Value, json};
-use testkit::clouds::moto::{BUCKET, Moto, REGION, as_paths};
+use testkit::beside_nodepool11::{Program, Site};
+use testkit::clouds::moto::{BUCKET, Moto, REGION};
 use testkit::clouds::simulated_ec2::SimulatedEc2;
-use testkit::in_process_launcher::Consumer;
-use testkit::real::{
-    self,
-    differences::differences,
-    nodepool_process::NodepoolProcess,
-    nodepool11, ports, sshd,
-    zookeeper::{Options, Server},
-};
-use testkit::{programs, wait};
+use testkit::real;
+use testkit::real::differences::differences;
+use testkit::real::nodepool_process::NodepoolProcess;
 
 use crate::contract::Resources;
 use crate::ec2::{self, Ec2};
 
-/// Timeout for Python programs, which start slowly, more so on a busy machine. Nodepool 11 lists instances every ten
-/// seconds.
-const TIMEOUT: Duration = Duration::from_secs(120);
 /// Flags of a simulation that accepts the calls of `Ec2`, which does not sign.
 const FLAGS: [&str; 6] = ["--access-key", "testing", "--check-signatures", "false", "--snapshot-s", "0"];
 
 const LABELS: [&str; 2] = ["spot", "fleet"];
-
-/// Programs with the driver aws.
-#[derive(Clone, Copy)]
-enum Program {
-    Nodepool11,
-    Ours,
-}
 
 /// The AWS of a test.
 #[derive(Clone, Copy)]
@@ -111,40 +92,26 @@ impl RunningPeer {
     }
 }
 
-/// A ZooKeeper and an AWS of its own, and an sshd at the addresses of the instances.
+/// A site with an AWS of its own.
 struct Fleet {
-    server: Server,
-    consumer: Consumer,
+    site: Site,
     peer: RunningPeer,
     ec2: Ec2,
     resources: Resources,
-    host: sshd::Host,
 }
 
 impl Fleet {
     async fn start(peer: Peer) -> Fleet {
         let addresses = peer.addresses();
-        let port = ports::reserve_at(addresses[0].into());
-        let second = format!("ListenAddress {}:{}", addresses[1], port.number);
-        let options =
-            sshd::Options { address: addresses[0].into(), settings: vec![second], ..sshd::Options::default() };
-        let (server, (peer, resources), host) =
-            tokio::join!(Server::start(Options::tls()), RunningPeer::start(peer), sshd::Host::start_on(options, port));
-        let plain = server.plain_address();
-        let (name, port) = plain.rsplit_once(':').expect("an address ends with its port");
-        let zk = connect(ConnectOptions::plain(name, port.parse().expect("a port is a number"))).await;
-        let consumer = Consumer { zk: zk.expect("a running server accepts clients") };
-        // Zuul creates it; Nodepool 11 does not.
-        lock::make_path(&consumer.zk, "/nodepool/requests").await.expect("ZooKeeper answers");
-        let ec2 = Ec2::new(peer.base());
-        Fleet { server, consumer, peer, ec2, resources, host }
+        let (site, (peer, resources)) = tokio::join!(Site::start(&addresses), RunningPeer::start(peer));
+        Fleet { site, ec2: Ec2::new(peer.base()), peer, resources }
     }
 
     /// The configuration of a provider with one label of each kind of instance.
     fn configuration(&self) -> String {
         let image = json!({
             "name": "base", "image-id": self.resources.image, "username": "worker", "python-path": "/opt/python",
-            "shell-type": "sh", "connection-port": self.host.port(),
+            "shell-type": "sh", "connection-port": self.site.host.port(),
         });
         let volume = json!({"volume-type": "gp3", "volume-size": 20, "iops": 4000, "throughput": 200});
         let label = |name: &str, more: Value| {
@@ -178,33 +145,11 @@ impl Fleet {
             "object-storage": {"bucket-name": BUCKET}, "cloud-images": [image], "pools": pools,
         });
         let labels = json!(LABELS.map(|name| json!({"name": name})));
-        let zookeeper = nodepool11::zookeeper_section(&self.server);
-        format!("{zookeeper}labels: {labels}\nproviders: [{provider}]\n")
+        format!("labels: {labels}\nproviders: [{provider}]\n")
     }
 
-    /// Starts a launcher and waits until its pools are registered.
     async fn launch(&self, program: Program) -> NodepoolProcess {
-        let environment = self.peer.environment();
-        let process = match program {
-            Program::Nodepool11 => nodepool11::launcher_in(&as_paths(&environment), &self.configuration()),
-            Program::Ours => {
-                let (program, environment) = (programs::launcher(), as_paths(&environment));
-                NodepoolProcess::start_in(&environment, program, &self.configuration(), &["-d", "--no-webapp"])
-            }
-        };
-        let pools = "/nodepool/components/pool";
-        wait::until("registered pools", TIMEOUT, async || self.consumer.count(pools).await == LABELS.len()).await;
-        process
-    }
-
-    async fn stop(&self, program: Program, mut process: NodepoolProcess) {
-        process.signal(match program {
-            // At SIGTERM, Nodepool 11 exits without closing its session.
-            Program::Nodepool11 => Signal::SIGUSR1,
-            Program::Ours => Signal::SIGTERM,
-        });
-        let status = process.wait(TIMEOUT).await;
-        assert!(status.success(), "{status}");
+        self.site.launch(program, &self.peer.environment(), &self.configuration(), LABELS.len()).await
     }
 
     /// The instance of a node as DescribeInstances returns it, with the fields that a launcher decides.
@@ -241,20 +186,20 @@ impl Fleet {
     async fn use_nodes(&self, process: &NodepoolProcess) -> Value {
         let mut requests = Vec::new();
         for label in LABELS {
-            requests.push(self.consumer.submit_labels(&[label]).await);
+            requests.push(self.site.consumer.submit_labels(&[label]).await);
         }
         let mut records = json!({});
         for (label, request) in LABELS.iter().zip(&requests) {
-            let nodes: Vec<NodeId> = self.consumer.fulfilled_nodes(request).await;
-            let node = self.consumer.raw_node(&nodes[0]).await;
+            let nodes: Vec<NodeId> = self.site.consumer.fulfilled_nodes(request).await;
+            let node = self.site.consumer.raw_node(&nodes[0]).await;
             records[label] = json!({"aws": self.instance(&node).await, "node": node});
         }
         assert_eq!(self.usage().await, (2, 2), "{}", process.log());
         for request in &requests {
-            let locked = self.consumer.accept(request).await;
-            self.consumer.use_and_release(locked).await;
+            let locked = self.site.consumer.accept(request).await;
+            self.site.consumer.use_and_release(locked).await;
         }
-        wait::until("the nodes to be deleted", TIMEOUT, async || self.consumer.nodes().await.is_empty()).await;
+        self.site.wait_until_empty().await;
         assert_eq!(self.usage().await, (0, 0), "{}", process.log());
         records
     }
@@ -265,12 +210,12 @@ async fn records(program: Program, peer: Peer) -> Value {
     let fleet = Fleet::start(peer).await;
     let process = fleet.launch(program).await;
     let records = fleet.use_nodes(&process).await;
-    fleet.stop(program, process).await;
+    fleet.site.stop(program, process).await;
     for label in LABELS {
         // Nodepool 11 stores some keys twice.
         let found: BTreeSet<String> =
             serde_json::from_value(records[label]["node"]["host_keys"].clone()).expect("keys are a list of texts");
-        assert_eq!(found, fleet.host.keys().into_iter().collect(), "{label}");
+        assert_eq!(found, fleet.site.host.keys().into_iter().collect(), "{label}");
     }
     records
 }

@@ -79,8 +79,14 @@ impl SimulatedGce {
 
     /// The calls of an action such as `instances.insert`, in their order.
     pub async fn calls(&self, action: &str) -> Vec<Value> {
+        self.calls_until_now(action).await.1
+    }
+
+    /// The current time in milliseconds since the Unix epoch, and the calls of an action.
+    pub async fn calls_until_now(&self, action: &str) -> (f64, Vec<Value>) {
         let mut history = self.0.get(&format!("history?action={action}")).await;
-        serde_json::from_value(history["calls"].take()).expect("the history has a list of calls")
+        let now = history["now_ms"].as_f64().expect("the history has its time");
+        (now, serde_json::from_value(history["calls"].take()).expect("the history has a list of calls"))
     }
 
     /// Sends a command to the control port, for example `preempt?instance=np0000000001`.
