@@ -1,0 +1,9 @@
+//! The simulated GCE as an example, because `cargo test` builds the examples of this package and the tests start it.
+
+use clap::Parser;
+use simulated_gce::Options;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    simulated_gce::run(Options::parse()).await
+}
