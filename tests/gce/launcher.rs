@@ -5,7 +5,7 @@ use nodepool_model::records::request::RequestState;
 use nodepool_zk::paths;
 use serde_json::json;
 use testkit::cloud_launcher::{CloudLauncher, TIMEOUT};
-use testkit::clouds::simulated_gce::{SimulatedGce, ZONES};
+use testkit::clouds::simulated_gce::{PROJECT, SimulatedGce, ZONES};
 use testkit::in_process_launcher::on_real_time;
 use testkit::{real, wait};
 
@@ -28,7 +28,8 @@ impl Harness {
     /// The number of instances, in any state.
     async fn instances(&self) -> u64 {
         let state = self.cloud.state().await;
-        state["counters"]["instances"].as_u64().unwrap_or_else(|| panic!("{state}"))
+        let by_state = state["projects"][PROJECT]["instances"].as_object().unwrap_or_else(|| panic!("{state}"));
+        by_state.values().filter_map(|count| count.as_u64()).sum()
     }
 
     async fn inserts(&self) -> usize {
@@ -150,9 +151,9 @@ fn leaked_instances_are_deleted_also_when_they_are_stopped() {
     }
     on_real_time(async {
         let mut harness = Harness::start(small(), &["--stop-s", "0.1"]).await;
-        harness.cloud.control("create-foreign?zone=us-central1-a&count=1").await;
+        harness.cloud.control("foreign?zone=us-central1-a&count=1").await;
         let nodes = [harness.launcher.served("small").await, harness.launcher.served("small").await];
-        harness.cloud.control(&format!("stop?zone={}&instance=np{}", ZONES[0], nodes[0])).await;
+        harness.cloud.control(&format!("stop?instance=np{}", nodes[0])).await;
         for node in &nodes {
             // Its launcher has lost it.
             harness.launcher.consumer.zk.delete(&paths::node(node), -1).await.unwrap();
@@ -172,7 +173,7 @@ fn an_instance_that_was_removed_by_hand_ends_its_deletion_at_once() {
         let harness = Harness::start(small(), &[]).await;
         let request = harness.launcher.consumer.submit_labels(&["small"]).await;
         let node = harness.launcher.consumer.fulfilled_nodes(&request).await.remove(0);
-        harness.cloud.control(&format!("remove?zone={}&instance=np{node}", ZONES[0])).await;
+        harness.cloud.control(&format!("remove?instance=np{node}")).await;
         harness.launcher.release(&request).await;
         harness.launcher.wait_until_gone(&node).await;
     });
@@ -184,15 +185,17 @@ fn a_ready_node_whose_spot_instance_was_stopped_is_not_handed_out() {
         return;
     }
     on_real_time(async {
-        let config = configuration("", "", &[("small", "provisioning-model: spot")]);
+        let labels = [("small", "provisioning-model: spot"), ("plain", "")];
+        let config = configuration("", "", &labels);
         let config = config.replacen("{name: small}", "{name: small, min-ready: 1}", 1);
         let harness = Harness::start(config, &["--stop-s", "0.1"]).await;
         let consumer = &harness.launcher.consumer;
         wait::until("a ready node", TIMEOUT, async || consumer.ready_nodes().await == 1).await;
         let ready = consumer.nodes().await.remove(0).0;
-        harness.cloud.control(&format!("preempt?zone={}&instance=np{ready}", ZONES[0])).await;
+        harness.cloud.control(&format!("preempt?instance=np{ready}")).await;
+        // The next listing shows the end: here that of a launch.
+        harness.launcher.served("plain").await;
         harness.launcher.wait_until_gone(&ready).await;
-        let request = consumer.submit_labels(&["small"]).await;
-        assert_ne!(consumer.fulfilled_nodes(&request).await[0], ready);
+        assert_ne!(harness.launcher.served("small").await, ready);
     });
 }

@@ -25,7 +25,7 @@ pub struct ProviderFacts {
     pub unavailable: Option<Unavailable>,
     /// Zones of the instances of our nodes, by node id.
     pub zones: BTreeMap<NodeId, String>,
-    /// Instances of our nodes that the last listing shows ending, by node id.
+    /// Instances of our nodes that the last listing shows ending or failed, by node id.
     pub ending: BTreeMap<NodeId, Vec<ExternalId>>,
     /// Infinite if the cloud has no limit.
     pub limits: Resources,

@@ -163,11 +163,11 @@ impl Inventory {
         self.ended.entry(node).or_default().push(instance);
     }
 
-    /// Instances of the provider's nodes that are being deleted, or have been.
+    /// Instances of the provider's nodes that serve no node any more: they are being deleted, or have been, or failed.
     pub fn ending(&self, provider: &ProviderName) -> BTreeMap<NodeId, Vec<ExternalId>> {
         let mut ending = self.ended.clone();
         for instance in &self.instances {
-            if instance.state == InstanceState::Stopping
+            if matches!(instance.state, InstanceState::Stopping | InstanceState::Failed(_))
                 && instance.belongs_to(provider)
                 && let Some(node) = instance.node()
             {

@@ -84,7 +84,7 @@ struct Task {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cancellation {
     NotRequested,
-    /// The job ends as soon as its call in flight has ended.
+    /// The job ends as soon as its call in flight has ended, if that changes something.
     Requested,
 }
 
@@ -274,7 +274,7 @@ impl<D: Driver> Tasks<D> {
         let now = self.now();
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
-        let running = self.tasks.get(&task).expect("a task exists as long as its call");
+        let Some(running) = self.tasks.get(&task) else { return self.forsaken_call_ended(id, &result) };
         if let Err(error @ CloudError::Throttled { retry_after }) = &result {
             self.queue.throttled(id, now, *retry_after);
             let is_repeated =
@@ -294,11 +294,22 @@ impl<D: Driver> Tasks<D> {
         self.deliver(id, task, result);
     }
 
+    /// A call whose job was cancelled has ended.
+    fn forsaken_call_ended(&mut self, id: CallId, result: &Result<D::Reply, CloudError>) {
+        if let Err(CloudError::Throttled { retry_after }) = result {
+            self.queue.throttled(id, self.now(), *retry_after);
+            self.queue.cancel(id);
+        } else {
+            self.queue.ended(id);
+        }
+        self.calls.remove(&id);
+    }
+
     /// A call that another one performed has ended. If that was throttled, it waits for its turn again.
     fn joined_call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
-        let running = self.tasks.get(&task).expect("a task exists as long as its call");
+        let running = self.tasks.get(&task).expect("a call that joins another one changes something, so its task waits");
         let is_wanted = running.task.cancellation == Cancellation::NotRequested;
         if matches!(result, Err(CloudError::Throttled { .. })) && is_wanted {
             call.started = None;
@@ -514,15 +525,17 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// Ends a job now, or marks it to end when its call in flight has ended.
+    /// Ends a job now, or marks it to end when its call in flight has ended: a call that changes something may tell what
+    /// exists now.
     fn cancel(&mut self, id: TaskId) {
         let Some(running) = self.tasks.get_mut(&id) else { return };
         running.task.cancellation = Cancellation::Requested;
         if let Stage::Calling(_, call) = running.stage {
-            if !self.queue.cancel(call) {
+            if self.queue.cancel(call) {
+                self.calls.remove(&call);
+            } else if self.calls.get(&call).is_some_and(|call| call.call.is_mutating()) {
                 return;
             }
-            self.calls.remove(&call);
         }
         if let Some(RunningTask { task, .. }) = self.tasks.remove(&id) {
             self.finish_abandoned(task);
