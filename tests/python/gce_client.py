@@ -1,9 +1,9 @@
-"""Holds a simulated GCE against Google's own client: calls its methods and checks each answer by the discovery document.
+"""Holds a simulated GCE against Google's own client, and checks each answer by the discovery document.
 
 usage: gce_client.py BASE_URL
 
-Prints one line of JSON per case, and ends with status 1 at the first difference. Without --anonymous, the simulation has
-to accept the tokens of its service account and of its metadata server as well.
+Prints one line of JSON per case, and ends with status 1 at the first difference. Without --anonymous, the simulation
+has to accept the tokens of its service account and of its metadata server as well.
 """
 
 import json
@@ -106,7 +106,10 @@ def body_of(instance, **changes):
         "machineType": f"zones/{ZONE}/machineTypes/e2-medium",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
         "networkInterfaces": [
-            {"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]}
+            {
+                "network": "global/networks/default",
+                "accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}],
+            }
         ],
         "serviceAccounts": [],
         "metadata": {"items": [{"key": "nodepool_node_id", "value": "0000000001"}]},
@@ -188,7 +191,8 @@ class Cases:
                 break
             time.sleep(0.05)
         expect(instance["status"] == "TERMINATED" and instance["scheduling"]["preemptible"], instance["status"])
-        events = execute(self.operations.list(filter="operationType=compute.instances.preempted", **PLACE), "OperationList")
+        preempted = self.operations.list(filter="operationType=compute.instances.preempted", **PLACE)
+        events = execute(preempted, "OperationList")
         expect(len(events["items"]) == 1, events)
         self.wait(execute(self.instances.delete(instance="spot", **PLACE), "Operation"))
 
@@ -215,7 +219,8 @@ class Cases:
         while request is not None:
             page = execute(request, "InstanceAggregatedList")
             count += sum(len(scope.get("instances", [])) for scope in page["items"].values())
-            expect(page["items"]["zones/europe-west1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE", page["items"].keys())
+            warning = page["items"]["zones/europe-west1-b"]["warning"]
+            expect(warning["code"] == "NO_RESULTS_ON_PAGE", warning)
             request = self.instances.aggregatedList_next(request, page)
         expect(count == FOREIGN + 1, f"{count} instances")
 
@@ -264,7 +269,8 @@ class Cases:
     def serial_port(self):
         output = execute(self.instances.getSerialPortOutput(instance="one", **PLACE), "SerialPortOutput")
         expect("one" in output["contents"], output)
-        rest = execute(self.instances.getSerialPortOutput(instance="one", start=output["next"], **PLACE), "SerialPortOutput")
+        rest = self.instances.getSerialPortOutput(instance="one", start=output["next"], **PLACE)
+        rest = execute(rest, "SerialPortOutput")
         expect(rest["contents"] == "" and rest["start"] == output["next"], rest)
 
     def shortage(self):
@@ -293,7 +299,9 @@ class Cases:
         refused(self.instances.delete(instance="one", **PLACE), 404, "notFound")
 
 
-CASES = "create get conflict invalid spot pages aggregated places images machine_types serial_port shortage delete".split()
+CASES = """
+    create get conflict invalid spot pages aggregated places images machine_types serial_port shortage delete
+""".split()
 
 
 def client(base, credentials):

@@ -122,7 +122,8 @@ impl Compute<'_> {
             "selfLink": format!("{zone_link}/instances/{name}"), "scheduling": spec.scheduling.json,
             "cpuPlatform": size.platform(), "labelFingerprint": "42WmSpB8rSM=", "startRestricted": false,
             "deletionProtection": false, "fingerprint": fingerprint,
-            "shieldedInstanceConfig": {"enableSecureBoot": false, "enableVtpm": true, "enableIntegrityMonitoring": true},
+            "shieldedInstanceConfig": {
+                "enableSecureBoot": false, "enableVtpm": true, "enableIntegrityMonitoring": true},
         });
         instance["networkInterfaces"][0]["fingerprint"] = json!(self.world.fingerprint());
         if !spec.items.is_empty() {

@@ -123,7 +123,7 @@ impl Compute<'_> {
         let canceled = OperationError { code: "OPERATION_CANCELED_BY_USER".to_owned(), message, details: None };
         self.finish_insert(zone, name, Some(canceled));
         self.set_status(zone, name, Status::Stopping);
-        let time = self.world.after(self.world.knobs.delete_s);
+        let time = self.world.duration(self.world.knobs.delete_s);
         self.world.schedule(time, &self.place(zone), Step::FinishDelete(name.to_owned(), id));
     }
 
@@ -159,7 +159,7 @@ impl Compute<'_> {
     /// Begins to stop an instance, for this reason.
     pub fn begin_stop(&mut self, zone: &str, name: &str, reason: &str) {
         if let Some(id) = self.begin_shutdown(zone, name, reason) {
-            let time = self.world.after(self.world.knobs.stop_s);
+            let time = self.world.duration(self.world.knobs.stop_s);
             self.world.schedule(time, &self.place(zone), Step::FinishStop(name.to_owned(), id));
         }
     }
@@ -198,7 +198,7 @@ impl Compute<'_> {
         if !is_deleted {
             self.begin_stop(zone, name, "preempted");
         } else if self.begin_shutdown(zone, name, "preempted").is_some() {
-            let time = self.world.after(self.world.knobs.delete_s);
+            let time = self.world.duration(self.world.knobs.delete_s);
             self.world.schedule(time, &self.place(zone), Step::FinishDelete(name.to_owned(), id));
         }
     }

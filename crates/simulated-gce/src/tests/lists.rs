@@ -68,7 +68,7 @@ async fn filters_select_instances_and_operations() {
     }
     pass(1.0).await;
     let uri = format!("{PROJECT}/zones/us-central1-a/operations?filter=");
-    assert_eq!(names(&cloud.get(&format!("{uri}status!=DONE")).await), [operation.clone()]);
+    assert_eq!(names(&cloud.get(&format!("{uri}status!=DONE")).await), [operation.as_str()]);
     assert_eq!(names(&cloud.get(&format!("{uri}name={operation}")).await), [operation]);
 }
 
