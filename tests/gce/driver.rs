@@ -94,21 +94,31 @@ impl Harness {
         }
         found
     }
+}
 
-    /// Creates an instance as another owner does, with this metadata.
-    async fn create(&self, zone: &str, name: &str, metadata: Value) {
-        let url = format!("{}projects/{PROJECT}/zones/{zone}/instances", self.cloud.endpoint());
-        let body = json!({
-            "name": name,
-            "machineType": format!("zones/{zone}/machineTypes/n1-standard-2"),
-            "disks": [{"boot": true, "initializeParams": {
-                "sourceImage": "projects/debian-cloud/global/images/family/debian-12"}}],
-            "networkInterfaces": [{"network": "global/networks/default"}],
-            "metadata": {"items": metadata},
-        });
-        let response = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
-        assert!(response.status().is_success(), "{}", response.text().await.unwrap());
-    }
+/// Creates an instance as others do, with this metadata.
+pub async fn create(cloud: &SimulatedGce, zone: &str, name: &str, metadata: Value) {
+    let url = format!("{}projects/{PROJECT}/zones/{zone}/instances", cloud.endpoint());
+    let body = json!({
+        "name": name,
+        "machineType": format!("zones/{zone}/machineTypes/n1-standard-2"),
+        "disks": [{"boot": true, "initializeParams": {
+            "sourceImage": "projects/debian-cloud/global/images/family/debian-12"}}],
+        "networkInterfaces": [{"network": "global/networks/default"}],
+        "metadata": {"items": metadata},
+    });
+    let response = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
+    assert!(response.status().is_success(), "{}", response.text().await.unwrap());
+}
+
+/// The metadata of an instance for this node.
+pub fn marks(node: &str, creation: &str) -> Value {
+    json!([
+        {"key": "nodepool_provider_name", "value": "iowa"},
+        {"key": "nodepool_node_id", "value": node},
+        {"key": "nodepool_pool_name", "value": "main"},
+        {"key": "nodepool_creation", "value": creation},
+    ])
 }
 
 /// The zone of a call.
@@ -229,13 +239,8 @@ fn a_lost_answer_makes_no_second_instance() {
 fn an_instance_of_the_same_name_belongs_to_its_owner() {
     on_real_time(async {
         let mut harness = Harness::start(&[], "", "", "").await;
-        let marks = json!([
-            {"key": "nodepool_provider_name", "value": "iowa"},
-            {"key": "nodepool_node_id", "value": "0000000001"},
-            {"key": "nodepool_pool_name", "value": "main"},
-            {"key": "nodepool_creation", "value": "of another installation"},
-        ]);
-        harness.create(ZONES[0], "np0000000001", marks).await;
+        let marks = marks("0000000001", "of another installation");
+        create(&harness.cloud, ZONES[0], "np0000000001", marks).await;
         for may_exist in [false, true] {
             let order = LaunchOrder { may_exist, ..launch_order("iowa", "0000000001", 1) };
             match harness.launch_as(order).await {
@@ -244,7 +249,7 @@ fn an_instance_of_the_same_name_belongs_to_its_owner() {
             }
         }
         // Without our provider's name it is not deleted either.
-        harness.create(ZONES[0], "np0000000002", json!([])).await;
+        create(&harness.cloud, ZONES[0], "np0000000002", json!([])).await;
         assert!(matches!(harness.delete("np0000000002").await, Err(CloudError::NotFound(_))));
         assert_eq!(harness.instances().await.len(), 2);
     });
@@ -285,19 +290,17 @@ fn refusals_say_what_they_mean_for_the_launch() {
 #[test]
 fn an_instance_that_stops_while_it_boots_is_a_status_failure() {
     on_real_time(async {
-        for (knob, expected) in [(json!({"preempt_after_s": 0.2}), "TERMINATED")] {
-            let mut harness = Harness::start(&["--stop-s", "0.1"], "", "", "provisioning-model: spot").await;
-            harness.cloud.knobs(json!({"boot_s": "3"})).await;
-            harness.cloud.knobs(knob).await;
-            match harness.launch("0000000001").await {
-                Err(CloudError::Failed { kind: FailureKind::Status, detail }) => {
-                    assert!(detail.contains(expected) || detail.contains("ending"), "{detail}");
-                }
-                other => panic!("{other:?}"),
+        let flags = ["--stop-s", "0.1", "--preempt-after-s", "0.2"];
+        let mut harness = Harness::start(&flags, "", "", "provisioning-model: spot").await;
+        harness.cloud.knobs(json!({"boot_s": "3"})).await;
+        match harness.launch("0000000001").await {
+            Err(CloudError::Failed { kind: FailureKind::Status, detail }) => {
+                assert!(detail.contains("TERMINATED") || detail.contains("ending"), "{detail}");
             }
-            assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
-            assert_eq!(harness.instances().await, BTreeSet::new());
+            other => panic!("{other:?}"),
         }
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
+        assert_eq!(harness.instances().await, BTreeSet::new());
     });
 }
 

@@ -9,7 +9,7 @@ use testkit::clouds::simulated_gce::{PROJECT, SimulatedGce, ZONES};
 use testkit::in_process_launcher::on_real_time;
 use testkit::{real, wait};
 
-use crate::driver::configuration;
+use crate::driver::{configuration, create, marks};
 
 const QUICK: [&str; 8] = ["--boot-s", "0.1", "--delete-s", "0.1", "--operation-s", "0", "--fail-s", "0.1"];
 
@@ -116,7 +116,8 @@ fn a_request_shows_the_full_zones_of_its_launch() {
     on_real_time(async {
         let zones = format!("zones: [{}]", ZONES.join(", "));
         let config = configuration(&zones, "", &[("small", "")]);
-        let harness = Harness::start(config, &["--full-zone", "us-central1-a * *", "--boot-s", "2"]).await;
+        let harness = Harness::start(config, &["--full-zone", "us-central1-a * *"]).await;
+        harness.cloud.knobs(json!({"boot_s": "3"})).await;
         let request = harness.launcher.consumer.submit_labels(&["small"]).await;
         harness.launcher.wait_for_reason(&request, "e2-medium in us-central1-a is full until").await;
         let nodes = harness.launcher.consumer.fulfilled_nodes(&request).await;
@@ -152,12 +153,15 @@ fn leaked_instances_are_deleted_also_when_they_are_stopped() {
     on_real_time(async {
         let mut harness = Harness::start(small(), &["--stop-s", "0.1"]).await;
         harness.cloud.control("foreign?zone=us-central1-a&count=1").await;
-        let nodes = [harness.launcher.served("small").await, harness.launcher.served("small").await];
-        harness.cloud.control(&format!("stop?instance=np{}", nodes[0])).await;
-        for node in &nodes {
-            // Its launcher has lost it.
-            harness.launcher.consumer.zk.delete(&paths::node(node), -1).await.unwrap();
+        // Instances of nodes that no longer exist.
+        for name in ["running", "stopped"] {
+            let request = harness.launcher.consumer.submit_labels(&["small"]).await;
+            let node = harness.launcher.consumer.fulfilled_nodes(&request).await.remove(0);
+            harness.launcher.release(&request).await;
+            harness.launcher.wait_until_gone(&node).await;
+            create(&harness.cloud, ZONES[0], name, marks(node.as_str(), "lost")).await;
         }
+        harness.cloud.control("stop?instance=stopped").await;
         // The foreign one stays.
         wait::until("the end of the leaks", TIMEOUT, async || harness.instances().await == 1).await;
         harness.wait_for_counter("nodepool.provider.iowa.leaked.instances", 2.0).await;

@@ -48,7 +48,12 @@ impl Harness {
         let config = config.replacen("{host: localhost}", &format!("{{host: 127.0.0.1, port: {port}}}"), 1);
         let program = programs::launcher();
         let launcher = NodepoolProcess::start_in(&as_paths(&environment), program, &config, &["-d", "--no-webapp"]);
-        Self { cloud, consumer, launcher, _zookeeper: zookeeper, home }
+        let harness = Self { cloud, consumer, launcher, _zookeeper: zookeeper, home };
+        wait::until("the pool to be registered", TIMEOUT, async || {
+            harness.consumer.count("/nodepool/components/pool").await > 0
+        })
+        .await;
+        harness
     }
 
     /// Requests a node, and waits until it is ready.
@@ -108,6 +113,7 @@ async fn credentials_that_cannot_be_used_put_the_provider_out_of_service_with_th
     wait::until("the reason", TIMEOUT, async || harness.launcher.log().contains(reason)).await;
     // A file that can be used opens the provider again.
     std::fs::copy(harness.cloud.key_file(), harness.home.path().join("user.json")).unwrap();
+    wait::until("a token", TIMEOUT, async || harness.tokens().await > 0).await;
     harness.serve().await;
     assert!(harness.launcher.stop(TIMEOUT).await.success());
     assert!(!harness.launcher.log().contains("secret-audience"));

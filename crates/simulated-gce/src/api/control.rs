@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::api::simulation::Simulation;
+use crate::methods::spec::is_name;
 use crate::server::call::Call;
 use crate::server::response::Response;
 use crate::state::history::CallFilter;
@@ -12,7 +13,7 @@ use crate::state::images::NewImage;
 use crate::state::instance::Status;
 use crate::state::machine_types::MachineType;
 use crate::state::places::{self, BASE, DEFAULT_ZONE};
-use crate::state::project::{Compute, Project};
+use crate::state::project::{Compute, Project, Zone};
 
 /// Instances that one call creates at most.
 const MAX_FOREIGN: usize = 100_000;
@@ -86,7 +87,7 @@ impl Simulation {
         let (project, name) = (self.project_of(call), call.parameter("instance").unwrap_or_default());
         let Some(mut compute) = self.project(&project) else { return error(404, "no such project") };
         let zone = call.parameter("zone");
-        let has = |(_, content): &(&&'static str, &crate::state::project::Zone)| content.instances.contains_key(name);
+        let has = |(_, content): &(&&'static str, &Zone)| content.instances.contains_key(name);
         let found = compute.project.zones.iter().filter(|(one, _)| zone.is_none_or(|zone| zone == **one)).find(has);
         match found.map(|(zone, _)| *zone) {
             Some(zone) => {
@@ -102,13 +103,13 @@ impl Simulation {
         let Some(status) = Status::ALL.into_iter().find(|status| status.name() == wanted) else {
             return error(400, &format!("the statuses are {}", Status::ALL.map(Status::name).join(", ")));
         };
-        self.on_instance(call, |compute, zone, name| compute.set_status(zone, name, status))
+        self.on_instance(call, |compute, zone, name| compute.force_status(zone, name, status))
     }
 
     fn add_image(&mut self, call: &Call) -> Response {
         let project = self.project_of(call);
         let (name, family) = (call.parameter("name").unwrap_or_default(), call.parameter("family"));
-        if !crate::methods::spec::is_name(name) {
+        if !is_name(name) {
             return error(400, "the parameter name must be the name of an image");
         }
         let Ok(size_gb) = call.parameter("size").unwrap_or("10").parse() else {

@@ -57,12 +57,14 @@ pub fn rpc_status(status: u16, reason: &str) -> Option<&'static str> {
 pub fn message(reason: &str) -> String {
     let text = match reason {
         "authError" => {
-            "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid \
-             authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project."
+            "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other \
+             valid authentication credential. \
+             See https://developers.google.com/identity/sign-in/web/devconsole-project."
         }
         "required" => {
-            "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or other \
-             valid authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project."
+            "Request is missing required authentication credential. Expected OAuth 2 access token, login cookie or \
+             other valid authentication credential. \
+             See https://developers.google.com/identity/sign-in/web/devconsole-project."
         }
         "forbidden" => "Required 'compute.instances.list' permission for 'projects/simulated'",
         "accessNotConfigured" => {

@@ -67,8 +67,8 @@ impl Fault {
                 *delay = time.ok_or_else(|| format!("s={value}: expected seconds"))?;
             }
             _ => {
-                let expected = "every, after, times, action, project, zone, method, path, reason (of an error) or s (of a \
-                                delay)";
+                let expected = "every, after, times, action, project, zone, method, path, reason (of an error) or s \
+                                (of a delay)";
                 return Err(format!("unknown key {key}: expected {expected}"));
             }
         }

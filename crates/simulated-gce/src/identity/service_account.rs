@@ -57,7 +57,8 @@ impl ServiceAccount {
     pub fn key_file(&self) -> Value {
         let pem = self.key().to_pkcs8_pem(LineEnding::LF).expect("a valid key has an encoding");
         json!({
-            "type": "service_account", "project_id": self.project, "private_key_id": "0123456789abcdef0123456789abcdef01234567",
+            "type": "service_account", "project_id": self.project,
+            "private_key_id": "0123456789abcdef0123456789abcdef01234567",
             "private_key": pem.as_str(), "client_email": self.email, "client_id": "100000000000000000001",
             "auth_uri": "https://accounts.google.com/o/oauth2/auth", "token_uri": self.token_uri,
             "universe_domain": "googleapis.com",

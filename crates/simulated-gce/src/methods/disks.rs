@@ -3,38 +3,13 @@
 use serde_json::{Value, json};
 
 use crate::methods::fields::Fields;
+use crate::methods::known_fields;
 use crate::methods::places::DISK_TYPES;
 use crate::server::response::{ApiError, ApiResult};
 use crate::state::places::{BASE, reference};
 use crate::state::project::Compute;
 use crate::state::quotas::disk_metric;
 
-const KNOWN: [&str; 13] = [
-    "architecture",
-    "autoDelete",
-    "boot",
-    "deviceName",
-    "diskSizeGb",
-    "guestOsFeatures",
-    "index",
-    "initializeParams",
-    "interface",
-    "kind",
-    "mode",
-    "source",
-    "type",
-];
-const KNOWN_PARAMS: [&str; 9] = [
-    "architecture",
-    "description",
-    "diskName",
-    "diskSizeGb",
-    "diskType",
-    "labels",
-    "provisionedIops",
-    "resourcePolicies",
-    "sourceImage",
-];
 /// GB of a disk without size and image.
 const DEFAULT_GB: u64 = 500;
 const MAX_GB: u64 = 65536;
@@ -54,7 +29,7 @@ impl Compute<'_> {
         }
         let mut disks = Disks { json: Vec::new(), sizes: Vec::new() };
         for (index, value) in list.iter().enumerate() {
-            let fields = Fields::new(value, &format!("resource.disks[{index}]"), &KNOWN)?;
+            let fields = Fields::new(value, &format!("resource.disks[{index}]"), known_fields::DISK)?;
             let is_boot = fields.boolean("boot")?.unwrap_or(false);
             if is_boot != (index == 0) {
                 return Err(fields.invalid("boot", "The first disk, and no other, must be a boot disk."));
@@ -70,7 +45,7 @@ impl Compute<'_> {
         }
         let empty = json!({});
         let params = fields.value("initializeParams").unwrap_or(&empty);
-        let params = Fields::new(params, &fields.field("initializeParams"), &KNOWN_PARAMS)?;
+        let params = Fields::new(params, &fields.field("initializeParams"), known_fields::DISK_PARAMS)?;
         let image = match params.text("sourceImage")? {
             None if index == 0 => {
                 return Err(fields.invalid("initializeParams", "A boot disk must have a source."));

@@ -95,7 +95,7 @@ impl Compute<'_> {
 
     fn schedule_boot(&mut self, zone: &'static str, name: &str, id: u64, is_spot: bool) {
         let place = self.place(zone);
-        let boot = self.world.after(self.world.knobs.boot_s);
+        let boot = self.world.duration(self.world.knobs.boot_s);
         self.world.schedule(boot / 2.0, &place, Step::Stage(name.to_owned(), id));
         self.world.schedule(boot, &place, Step::Boot(name.to_owned(), id));
         let preempt_after_s = self.world.knobs.preempt_after_s;

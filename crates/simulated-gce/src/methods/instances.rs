@@ -58,7 +58,7 @@ impl Compute<'_> {
     pub fn doom(&mut self, zone: &str, operation: &str, fate: OperationError) {
         let running = self.project.zone(zone).operations.get_mut(operation).expect("the operation was just added");
         running.fate = Some(fate);
-        let time = self.world.after(self.world.knobs.fail_s);
+        let time = self.world.duration(self.world.knobs.fail_s);
         self.world.schedule(time, &self.place(zone), Step::FailOperation(operation.to_owned()));
     }
 

@@ -3,26 +3,13 @@
 use serde_json::{Value, json};
 
 use crate::methods::fields::Fields;
+use crate::methods::known_fields;
 use crate::server::response::ApiResult;
 use crate::state::places::{BASE, reference, region_of};
 use crate::state::project::Compute;
 
 /// Networks of each project, each with a subnetwork of the same name in each region.
 const NETWORKS: [&str; 2] = ["default", "nodepool"];
-
-const KNOWN: [&str; 10] = [
-    "accessConfigs",
-    "aliasIpRanges",
-    "kind",
-    "name",
-    "network",
-    "networkIP",
-    "nicType",
-    "queueCount",
-    "stackType",
-    "subnetwork",
-];
-const KNOWN_ACCESS: [&str; 6] = ["kind", "name", "natIP", "networkTier", "setPublicPtr", "type"];
 
 /// The JSON of interfaces, without addresses.
 pub struct Interfaces {
@@ -41,7 +28,7 @@ impl Compute<'_> {
         if list.len() > 1 {
             return Err(resource.invalid("networkInterfaces", "The simulation supports one network interface."));
         }
-        let fields = Fields::new(&list[0], "resource.networkInterfaces[0]", &KNOWN)?;
+        let fields = Fields::new(&list[0], "resource.networkInterfaces[0]", known_fields::INTERFACE)?;
         for unsupported in ["networkIP", "aliasIpRanges"] {
             if fields.value(unsupported).is_some() {
                 return Err(fields.invalid(unsupported, "The simulation does not support it."));
@@ -51,7 +38,8 @@ impl Compute<'_> {
         let access = fields.list("accessConfigs")?;
         let mut configs = Vec::new();
         for value in access {
-            let access = Fields::new(value, "resource.networkInterfaces[0].accessConfigs[0]", &KNOWN_ACCESS)?;
+            let access =
+                Fields::new(value, "resource.networkInterfaces[0].accessConfigs[0]", known_fields::ACCESS_CONFIG)?;
             let kind = access.one_of("type", &["ONE_TO_ONE_NAT"])?.unwrap_or("ONE_TO_ONE_NAT");
             let tier = access.one_of("networkTier", &["PREMIUM", "STANDARD"])?.unwrap_or("PREMIUM");
             if access.value("natIP").is_some() {

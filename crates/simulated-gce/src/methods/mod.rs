@@ -7,6 +7,7 @@ pub mod images;
 pub mod insert;
 pub mod instances;
 pub mod interfaces;
+pub mod known_fields;
 pub mod operations;
 pub mod places;
 pub mod requests;

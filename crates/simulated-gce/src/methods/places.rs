@@ -24,7 +24,8 @@ impl Compute<'_> {
             200,
             &json!({
                 "kind": "compute#project", "id": self.project.number.to_string(), "creationTimestamp": CREATED,
-                "name": name, "selfLink": format!("{BASE}projects/{name}"), "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+                "name": name, "selfLink": format!("{BASE}projects/{name}"),
+                "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
                 "commonInstanceMetadata": {"kind": "compute#metadata", "fingerprint": "42WmSpB8rSM="},
                 "quotas": self.project.usage.json(&self.world.knobs, ALL_REGIONS), "defaultNetworkTier": "PREMIUM",
                 "defaultServiceAccount": self.project.default_account(), "vmDnsSetting": "ZONAL_ONLY",
@@ -102,7 +103,8 @@ impl Compute<'_> {
             &json!({
                 "kind": "compute#diskType", "creationTimestamp": CREATED, "name": name, "description": name,
                 "id": machine_types::id(name).to_string(), "validDiskSize": "10GB-65536GB", "defaultDiskSizeGb": "100",
-                "zone": format!("{BASE}projects/{}/zones/{zone}", self.project.name), "selfLink": format!("{BASE}{path}"),
+                "zone": format!("{BASE}projects/{}/zones/{zone}", self.project.name),
+                "selfLink": format!("{BASE}{path}"),
             }),
         ))
     }

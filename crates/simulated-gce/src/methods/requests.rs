@@ -22,13 +22,13 @@ impl Compute<'_> {
         }
         let Some(operation) = self.project.zones[zone].operations.get(&known.operation) else { return Ok(None) };
         self.world.stats.requests_repeated += 1;
-        Ok(Some(Response::json(200, &operation.json(&self.place(zone)))))
+        Ok(Some(Response::json(200, operation.value(&self.place(zone)))))
     }
 
     /// Answers a call that was accepted, and remembers the id of its request.
     pub fn accepted(&mut self, call: &Call, zone: &'static str, target: &str, operation: String) -> Response {
         let place = self.place(zone);
-        let response = Response::json(200, &self.project.zone(zone).operations[&operation].json(&place));
+        let response = Response::json(200, self.project.zone(zone).operations[&operation].value(&place));
         if let Some(id) = call.parameter("requestId") {
             let id = id.to_ascii_lowercase();
             let known = RememberedRequest { call: described(call, target), zone, operation };

@@ -3,16 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::methods::fields::Fields;
+use crate::methods::known_fields;
 use crate::server::response::ApiResult;
-
-const KNOWN: [&str; 6] = [
-    "automaticRestart",
-    "instanceTerminationAction",
-    "maxRunDuration",
-    "onHostMaintenance",
-    "preemptible",
-    "provisioningModel",
-];
 
 pub struct Scheduling {
     pub json: Value,
@@ -23,7 +15,8 @@ pub struct Scheduling {
 /// Checks the scheduling of an insert.
 pub fn scheduling(resource: &Fields<'_>) -> ApiResult<Scheduling> {
     let empty = json!({});
-    let fields = Fields::new(resource.value("scheduling").unwrap_or(&empty), "resource.scheduling", &KNOWN)?;
+    let fields =
+        Fields::new(resource.value("scheduling").unwrap_or(&empty), "resource.scheduling", known_fields::SCHEDULING)?;
     let model = fields.one_of("provisioningModel", &["SPOT", "STANDARD"])?;
     let is_preemptible = fields.boolean("preemptible")?;
     let is_spot = model == Some("SPOT") || is_preemptible == Some(true);

@@ -6,36 +6,12 @@ use crate::methods::details;
 use crate::methods::disks::Disks;
 use crate::methods::fields::Fields;
 use crate::methods::interfaces::Interfaces;
+use crate::methods::known_fields;
 use crate::methods::scheduling::{Scheduling, scheduling};
 use crate::server::response::{ApiError, ApiResult};
 use crate::state::machine_types::MachineType;
 use crate::state::places::{BASE, reference};
 use crate::state::project::Compute;
-
-const KNOWN: [&str; 22] = [
-    "advancedMachineFeatures",
-    "canIpForward",
-    "confidentialInstanceConfig",
-    "deletionProtection",
-    "description",
-    "disks",
-    "displayDevice",
-    "hostname",
-    "kind",
-    "labels",
-    "machineType",
-    "metadata",
-    "minCpuPlatform",
-    "name",
-    "networkInterfaces",
-    "params",
-    "reservationAffinity",
-    "scheduling",
-    "serviceAccounts",
-    "shieldedInstanceConfig",
-    "tags",
-    "zone",
-];
 
 /// A valid insert.
 pub struct InstanceSpec {
@@ -65,7 +41,7 @@ pub fn is_name(text: &str) -> bool {
 impl Compute<'_> {
     /// Checks the body of an insert.
     pub fn spec(&self, body: &Value, zone: &str) -> ApiResult<InstanceSpec> {
-        let resource = Fields::new(body, "resource", &KNOWN)?;
+        let resource = Fields::new(body, "resource", known_fields::INSTANCE)?;
         let name = resource.text("name")?.unwrap_or_default();
         if !is_name(name) {
             let why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'";
@@ -122,7 +98,8 @@ impl Compute<'_> {
             "selfLink": format!("{zone_link}/instances/{name}"), "scheduling": spec.scheduling.json,
             "cpuPlatform": size.platform(), "labelFingerprint": "42WmSpB8rSM=", "startRestricted": false,
             "deletionProtection": false, "fingerprint": fingerprint,
-            "shieldedInstanceConfig": {"enableSecureBoot": false, "enableVtpm": true, "enableIntegrityMonitoring": true},
+            "shieldedInstanceConfig": {
+                "enableSecureBoot": false, "enableVtpm": true, "enableIntegrityMonitoring": true},
         });
         instance["networkInterfaces"][0]["fingerprint"] = json!(self.world.fingerprint());
         if !spec.items.is_empty() {

@@ -66,7 +66,7 @@ pub struct Instance {
     pub is_deleted_when_preempted: bool,
     /// Its insert will fail, so no counter counts it.
     pub is_doomed: bool,
-    /// Whether it has an access configuration.
+    /// Whether it has an access configuration, which gives it an external address.
     pub is_external: bool,
     /// GB by metric of their quota.
     pub disks: Vec<(&'static str, f64)>,
@@ -77,7 +77,7 @@ pub struct Instance {
     pub delete: Option<String>,
     /// Provider and id of the node that it was created for.
     pub node: Option<String>,
-    /// What it is charged for now. An instance that exceeds a quota is charged for nothing.
+    /// Its charges now. An instance that exceeds a quota has none.
     pub charges: Charges,
     pub is_charged: bool,
     value: Value,

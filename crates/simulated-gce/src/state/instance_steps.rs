@@ -84,6 +84,14 @@ impl Compute<'_> {
         self.finish_insert(zone, name, None);
     }
 
+    /// Sets the status of an instance by hand. An insert that is still running ends, unless the instance boots on.
+    pub fn force_status(&mut self, zone: &str, name: &str, status: Status) {
+        self.set_status(zone, name, status);
+        if !matches!(status, Status::Provisioning | Status::Staging) {
+            self.finish_insert(zone, name, None);
+        }
+    }
+
     /// Ends the insert of an instance, if it is still running.
     fn finish_insert(&mut self, zone: &str, name: &str, error: Option<OperationError>) {
         if let Some(operation) = self.instance(zone, name).and_then(|instance| instance.insert.take()) {
@@ -115,7 +123,7 @@ impl Compute<'_> {
         let canceled = OperationError { code: "OPERATION_CANCELED_BY_USER".to_owned(), message, details: None };
         self.finish_insert(zone, name, Some(canceled));
         self.set_status(zone, name, Status::Stopping);
-        let time = self.world.after(self.world.knobs.delete_s);
+        let time = self.world.duration(self.world.knobs.delete_s);
         self.world.schedule(time, &self.place(zone), Step::FinishDelete(name.to_owned(), id));
     }
 
@@ -150,12 +158,19 @@ impl Compute<'_> {
 
     /// Begins to stop an instance, for this reason.
     pub fn begin_stop(&mut self, zone: &str, name: &str, reason: &str) {
-        let Some(id) = self.instance(zone, name).map(|instance| instance.id) else { return };
+        if let Some(id) = self.begin_shutdown(zone, name, reason) {
+            let time = self.world.duration(self.world.knobs.stop_s);
+            self.world.schedule(time, &self.place(zone), Step::FinishStop(name.to_owned(), id));
+        }
+    }
+
+    /// Makes an instance STOPPING, and returns its id.
+    fn begin_shutdown(&mut self, zone: &str, name: &str, reason: &str) -> Option<u64> {
+        let id = self.instance(zone, name)?.id;
         self.world.history.end_asked(id, reason, self.world.now);
         self.finish_insert(zone, name, None);
         self.set_status(zone, name, Status::Stopping);
-        let time = self.world.after(self.world.knobs.stop_s);
-        self.world.schedule(time, &self.place(zone), Step::FinishStop(name.to_owned(), id));
+        Some(id)
     }
 
     pub fn finish_stop(&mut self, zone: &str, name: &str, id: u64) {
@@ -180,9 +195,10 @@ impl Compute<'_> {
         let event = self.add_operation(zone, "compute.instances.preempted", (name, id));
         self.finish_operation(zone, &event, None);
         self.world.stats.preempted += 1;
-        self.begin_stop(zone, name, "preempted");
-        if is_deleted {
-            let time = self.world.after(self.world.knobs.delete_s);
+        if !is_deleted {
+            self.begin_stop(zone, name, "preempted");
+        } else if self.begin_shutdown(zone, name, "preempted").is_some() {
+            let time = self.world.duration(self.world.knobs.delete_s);
             self.world.schedule(time, &self.place(zone), Step::FinishDelete(name.to_owned(), id));
         }
     }

@@ -1,5 +1,6 @@
 //! An operation of a zone and its JSON.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -63,10 +64,12 @@ pub struct Operation {
     pub fate: Option<OperationError>,
     /// Notified when the operation is DONE.
     pub done: Rc<Notify>,
+    /// The JSON, which is kept until a change: filters of lists need that of all operations.
+    pub cache: OnceCell<Value>,
 }
 
 impl Operation {
-    /// An unusual name sorts by its time: the list of operations is ordered by name.
+    /// The name of a new operation. Names sort by time, because lists of operations are ordered by name.
     pub fn new_name(epoch: Duration, random: u64) -> String {
         let (micros, low) = (epoch.as_micros(), random & 0xffff_ffff);
         format!("operation-{}-{:013x}-{:08x}-{low:08x}", epoch.as_millis(), micros & 0xf_ffff_ffff_ffff, random >> 32)
@@ -76,7 +79,11 @@ impl Operation {
         self.status == OperationStatus::Done
     }
 
-    pub fn json(&self, place: &Place) -> Value {
+    pub fn value(&self, place: &Place) -> &Value {
+        self.cache.get_or_init(|| self.json(place))
+    }
+
+    fn json(&self, place: &Place) -> Value {
         let Place { project, zone } = place;
         let zone_link = format!("{BASE}projects/{project}/zones/{zone}");
         let mut operation = json!({

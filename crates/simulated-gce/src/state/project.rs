@@ -1,5 +1,6 @@
 //! One project: its instances and operations by zone, its usage of quotas, and the ids of requests.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
@@ -96,11 +97,12 @@ impl Compute<'_> {
             error: None,
             fate: None,
             done: Rc::new(Notify::new()),
+            cache: OnceCell::new(),
         };
         let earlier = self.project.zone(zone).operations.insert(name.clone(), operation);
         assert!(earlier.is_none(), "a second operation has the name {name}");
         self.world.stats.operations += 1;
-        let wait = self.world.after(self.world.knobs.operation_s);
+        let wait = self.world.duration(self.world.knobs.operation_s);
         self.world.schedule(wait, &self.place(zone), Step::RunOperation(name.clone()));
         name
     }
@@ -112,6 +114,7 @@ impl Compute<'_> {
         {
             operation.status = OperationStatus::Running;
             operation.started = Some(now);
+            operation.cache.take();
         }
     }
 
@@ -129,6 +132,7 @@ impl Compute<'_> {
         operation.started.get_or_insert_with(|| now.clone());
         operation.ended = Some(now);
         operation.error = error;
+        operation.cache.take();
         operation.done.notify_waiters();
         let kept = self.world.knobs.operations_kept_s;
         self.world.schedule(kept, &self.place(zone), Step::ForgetOperation(name.to_owned()));

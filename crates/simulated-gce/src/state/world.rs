@@ -79,8 +79,8 @@ impl World {
         STANDARD.encode(self.random().to_be_bytes())
     }
 
-    /// The time at which something is due, and a time of this range.
-    pub fn after(&mut self, seconds: SecondsRange) -> f64 {
+    /// A time of this range in seconds.
+    pub fn duration(&mut self, seconds: SecondsRange) -> f64 {
         let random = self.random();
         seconds.at(random)
     }
