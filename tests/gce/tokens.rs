@@ -29,18 +29,16 @@ struct Harness {
 }
 
 impl Harness {
-    /// Starts a launcher with the file of credentials that `credentials` writes, or with that of the service account.
-    async fn start(credentials: Option<Value>) -> Self {
+    /// Starts a launcher with these credentials, or with those of the service account.
+    async fn start(cloud: SimulatedGce, credentials: Option<Value>) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let cloud = SimulatedGce::start_with_tokens(&["--boot-s", "0.1", "--delete-s", "0.1"]).await;
         let zookeeper = embedded_zk::start(&home.path().join("zookeeper")).await;
         let port = zookeeper.address().port();
         let consumer = Consumer { zk: connect(embedded_zk::client(port)).await.unwrap() };
         let mut environment: Vec<(&str, PathBuf)> = cloud.environment();
         if let Some(content) = credentials {
             let file = home.path().join("user.json");
-            let content = content.to_string().replace("BASE", cloud.base());
-            std::fs::write(&file, content).unwrap();
+            std::fs::write(&file, content.to_string()).unwrap();
             environment.retain(|(name, _)| *name != "GOOGLE_APPLICATION_CREDENTIALS");
             environment.push(("GOOGLE_APPLICATION_CREDENTIALS", file));
         }
@@ -54,6 +52,10 @@ impl Harness {
         })
         .await;
         harness
+    }
+
+    async fn cloud() -> SimulatedGce {
+        SimulatedGce::start_with_tokens(&["--boot-s", "0.1", "--delete-s", "0.1"]).await
     }
 
     /// Requests a node, and waits until it is ready.
@@ -84,7 +86,7 @@ async fn tokens_of_a_service_account_are_renewed_when_they_are_refused() {
     if real::skipped() {
         return;
     }
-    let harness = Harness::start(None).await;
+    let harness = Harness::start(Harness::cloud().await, None).await;
     let key: Value = serde_json::from_slice(&std::fs::read(harness.cloud.key_file()).unwrap()).unwrap();
     let secret = key["private_key"].as_str().unwrap().lines().nth(1).unwrap().to_owned();
     harness.outlive_a_revocation(&[secret]).await;
@@ -95,12 +97,10 @@ async fn tokens_of_an_authorized_user_are_renewed_when_they_are_refused() {
     if real::skipped() {
         return;
     }
-    let file = json!({
-        "type": "authorized_user", "client_id": "id", "client_secret": "client-secret",
-        "refresh_token": "refresh-secret", "token_uri": "BASE/token",
-    });
-    let harness = Harness::start(Some(file)).await;
-    harness.outlive_a_revocation(&["client-secret".to_owned(), "refresh-secret".to_owned()]).await;
+    let cloud = Harness::cloud().await;
+    let file = cloud.authorized_user().await;
+    let secrets = ["client_secret", "refresh_token"].map(|key| file[key].as_str().unwrap().to_owned());
+    Harness::start(cloud, Some(file)).await.outlive_a_revocation(&secrets).await;
 }
 
 #[tokio::test]
@@ -108,7 +108,11 @@ async fn credentials_that_cannot_be_used_put_the_provider_out_of_service_with_th
     if real::skipped() {
         return;
     }
-    let mut harness = Harness::start(Some(json!({"type": "external_account", "audience": "secret-audience"}))).await;
+    let mut harness = Harness::start(
+        Harness::cloud().await,
+        Some(json!({"type": "external_account", "audience": "secret-audience"})),
+    )
+    .await;
     let reason = "credentials of the type external_account are not supported";
     wait::until("the reason", TIMEOUT, async || harness.launcher.log().contains(reason)).await;
     // A file that can be used opens the provider again.

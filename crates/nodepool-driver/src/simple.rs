@@ -175,6 +175,9 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::ListUnused(kinds) => Step::ListUnused(kinds.clone()),
             Job::DeleteUnused(resource) => Step::DeleteUnused(resource.clone()),
             Job::Console(id) => Step::Console(id.clone()),
+            Job::Upload(_) | Job::DeleteImage(_) | Job::ListImages if self.facts.upload_config.is_none() => {
+                Step::Unsupported
+            }
             Job::Upload(order) => Step::Upload(order.clone()),
             Job::DeleteImage(id) => Step::DeleteImage(id.clone()),
             Job::ListImages => Step::ListImages,

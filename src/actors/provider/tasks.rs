@@ -309,7 +309,8 @@ impl<D: Driver> Tasks<D> {
     fn joined_call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
-        let running = self.tasks.get(&task).expect("a call that joins another one changes something, so its task waits");
+        let running =
+            self.tasks.get(&task).expect("a call that joins another one changes something, so its task waits");
         let is_wanted = running.task.cancellation == Cancellation::NotRequested;
         if matches!(result, Err(CloudError::Throttled { .. })) && is_wanted {
             call.started = None;

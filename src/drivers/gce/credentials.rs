@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gcp_auth::{CustomServiceAccount, GCloudAuthorizedUser, MetadataServiceAccount, TokenProvider};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -102,13 +102,13 @@ impl User {
             return Ok(token.clone());
         }
         let UserFile { client_id, client_secret, refresh_token, token_uri } = &self.file;
-        let body = json!({
-            "grant_type": "refresh_token",
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "refresh_token": refresh_token,
-        });
-        let sending = http.post(token_uri.as_deref().unwrap_or(TOKEN_URI)).json(&body).send();
+        let body = [
+            ("grant_type", "refresh_token"),
+            ("client_id", client_id),
+            ("client_secret", client_secret),
+            ("refresh_token", refresh_token),
+        ];
+        let sending = http.post(token_uri.as_deref().unwrap_or(TOKEN_URI)).form(&body).send();
         let response = sending.await.map_err(|error| unanswered(with_causes(&error.without_url())))?;
         let status = response.status();
         let answer: Value = response.json().await.map_err(|error| unanswered(with_causes(&error.without_url())))?;

@@ -5,6 +5,7 @@ use nodepool_drivers::{OpenDriver, kubernetes};
 use nodepool_model::records::static_host::HostIdentity;
 use serde_json::json;
 use testkit::clouds::simulated_ec2::SimulatedEc2;
+use testkit::clouds::simulated_gce::SimulatedGce;
 use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 use testkit::openstack_harness::in_process_driver::{InProcessDriver, open_driver};
@@ -26,12 +27,14 @@ pub enum CloudKind {
     OpenStack,
     Kubernetes,
     Ec2,
+    Gce,
 }
 
 pub enum SimulatedCloud {
     OpenStack(SimulatedOpenStack),
     Kubernetes(SimulatedKubernetes),
     Ec2(SimulatedEc2),
+    Gce(SimulatedGce),
 }
 
 impl SimulatedCloud {
@@ -41,6 +44,7 @@ impl SimulatedCloud {
             SimulatedCloud::OpenStack(cloud) => cloud.knobs(json!({"page_size": 1})).await,
             SimulatedCloud::Kubernetes(cluster) => cluster.knobs(json!({"page_limit": 1})).await,
             SimulatedCloud::Ec2(cloud) => cloud.knobs(json!({"page_limit": 1})).await,
+            SimulatedCloud::Gce(cloud) => cloud.knobs(json!({"page": 1})).await,
         }
     }
 }
@@ -57,6 +61,7 @@ impl Case {
             (CloudKind::OpenStack, flags) => SimulatedCloud::OpenStack(SimulatedOpenStack::start(flags).await),
             (CloudKind::Kubernetes, flags) => SimulatedCloud::Kubernetes(SimulatedKubernetes::start(flags).await),
             (CloudKind::Ec2, flags) => SimulatedCloud::Ec2(SimulatedEc2::start(flags).await),
+            (CloudKind::Gce, flags) => SimulatedCloud::Gce(SimulatedGce::start(flags).await),
         })
     }
 
@@ -67,6 +72,7 @@ impl Case {
             Some(SimulatedCloud::OpenStack(cloud)) => Box::new(InProcessDriver(cloud.clouds_yaml())),
             Some(SimulatedCloud::Kubernetes(cluster)) => Box::new(InProcessKubernetes(vec![cluster.kubeconfig()])),
             Some(SimulatedCloud::Ec2(cloud)) => Box::new(cloud.driver()),
+            Some(SimulatedCloud::Gce(cloud)) => Box::new(cloud.driver()),
         };
         let section = provider_section(self.config);
         let provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&*drivers)).unwrap());
@@ -84,6 +90,7 @@ impl Case {
                 visitor.with(kubernetes::open_with(&section, vec![cluster.kubeconfig()]).unwrap())
             }
             Some(SimulatedCloud::Ec2(cloud)) => visitor.with(cloud.open_driver(&section)),
+            Some(SimulatedCloud::Gce(cloud)) => visitor.with(cloud.open_driver(&section)),
         }
     }
 }
@@ -244,5 +251,30 @@ providers:
         cloud: Some((CloudKind::Ec2, &["--boot-s", "0.1", "--terminate-s", "0.1", "--subnet-addresses", "2"])),
         is_limited: true,
     };
-    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic, aws]
+    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic, aws, gce()]
+}
+
+fn gce() -> Case {
+    Case {
+        driver: "gce",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: gce
+    project: simulated
+    region: us-central1
+    zone: us-central1-a
+    rate-limit: 1000
+    cloud-images: [{name: image, image-project: debian-cloud, image-family: debian-12, username: zuul}]
+    pools:
+      - name: main
+        labels: [{name: small, cloud-image: image, instance-type: e2-medium}]
+",
+        host: None,
+        cloud: Some((
+            CloudKind::Gce,
+            &["--boot-s", "0.1", "--delete-s", "0.1", "--operation-s", "0", "--quotas", "INSTANCES=2"],
+        )),
+        is_limited: true,
+    }
 }

@@ -48,6 +48,11 @@ impl SimulatedGce {
         self.0.home().join("key.json")
     }
 
+    /// The content of a file that `gcloud auth application-default login` would store.
+    pub async fn authorized_user(&self) -> Value {
+        self.0.get("authorized-user").await
+    }
+
     /// Variables with which a program uses it.
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![
