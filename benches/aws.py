@@ -9,21 +9,18 @@ against moto, and against the simulated EC2, which is faster than AWS.
 """
 
 import contextlib
-import json
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
-import time
 
 import boto3
 from botocore.config import Config
 
 sys.dont_write_bytecode = True
-from bad_hour import NODES, Consumer, Journal  # noqa: E402
+import lives  # noqa: E402
+from bad_hour import Consumer  # noqa: E402
 from comparison import column, measure, parser, report  # noqa: E402
-from containers import fulfilled  # noqa: E402
 from parts import LABEL, REPOSITORY, Process, ZooKeeper, setting, wait_for, write_config  # noqa: E402
 
 REGION = "us-west-2"
@@ -104,65 +101,24 @@ def launcher(arguments, who, kind, rate, *flags, instances=0):
                 consumer.client.stop()
 
 
-def nodes_of(consumer, requests):
-    return [f"{NODES}/{node}" for request in requests for node in json.loads(consumer.client.get(request)[0])["nodes"]]
-
-
-def release(consumer, requests):
-    """Uses the nodes of fulfilled requests, and waits until they are deleted."""
-    nodes = nodes_of(consumer, requests)
-    for request in requests:
-        consumer.client.delete(request)
-    for node in nodes:
-        with consumer.client.Lock(f"{node}/lock"):
-            for state in ("in-use", "used"):
-                changed = {**json.loads(consumer.client.get(node)[0]), "state": state}
-                consumer.client.set(node, json.dumps(changed).encode())
-    wait_for("the deletion of the nodes", lambda: not any(map(consumer.client.exists, nodes)), 600)
-
-
 def single(arguments, who):
-    """Median seconds from a request to a ready node."""
-    times = []
-    with launcher(arguments, who, "moto", 2) as (zookeeper, _, consumer):
-        for _ in range(arguments.rounds):
-            journal, began = Journal(zookeeper, consumer), time.time()
-            requests = consumer.submit(1)
-            times.append(fulfilled(journal, requests, 300)[0] - began)
-            release(consumer, requests)
-    return statistics.median(times)
+    return lives.single(launcher(arguments, who, "moto", 2), arguments.rounds)
 
 
 def many(arguments, who):
-    """Seconds until all nodes of many requests at once are ready, and then until all are deleted."""
-    with launcher(arguments, who, "moto", 100) as (zookeeper, _, consumer):
-        journal, began = Journal(zookeeper, consumer), time.time()
-        requests = consumer.submit(arguments.nodes)
-        ready = max(fulfilled(journal, requests, 1800)) - began
-        began = time.time()
-        release(consumer, requests)
-        return ready, time.time() - began
+    return lives.many(launcher(arguments, who, "moto", 100), arguments.nodes)
 
 
 def cycles(arguments, who):
-    """Whole lives of nodes per second on a cloud without limits."""
+    """On a cloud without limits."""
     flags = ("--boot-s", "0.5", "--terminate-s", "0.5")
-    with launcher(arguments, who, "simulated", 10000, *flags) as (zookeeper, _, consumer):
-        journal, began = Journal(zookeeper, consumer), time.time()
-        requests = consumer.submit(arguments.cycles)
-        fulfilled(journal, requests, 1800)
-        release(consumer, requests)
-        return arguments.cycles / (time.time() - began)
+    return lives.cycles(launcher(arguments, who, "simulated", 10000, *flags), arguments.cycles)
 
 
 def idle(arguments, who):
-    """Processor time in percent, and memory, while the account has many instances and nothing changes."""
-    with launcher(arguments, who, "simulated", 10, "--boot-s", "0.1", instances=arguments.instances) as (_, process, _):
-        time.sleep(20)
-        began, computed = time.monotonic(), process.computed()
-        time.sleep(arguments.idle)
-        percent = 100 * (process.computed() - computed) / (time.monotonic() - began)
-        return percent, process.resident_mb()
+    """While the account has many instances."""
+    running = launcher(arguments, who, "simulated", 10, "--boot-s", "0.1", instances=arguments.instances)
+    return lives.idle(running, arguments.idle)
 
 
 def rows(arguments):
