@@ -3,6 +3,7 @@
 import json
 import statistics
 import time
+import uuid
 
 from bad_hour import NODES, Journal
 from containers import fulfilled
@@ -14,16 +15,22 @@ def nodes_of(consumer, requests):
 
 
 def release(consumer, requests):
-    """Uses the nodes of fulfilled requests, and waits until they are deleted."""
-    nodes = nodes_of(consumer, requests)
-    for request in requests:
-        consumer.client.delete(request)
-    for node in nodes:
-        with consumer.client.Lock(f"{node}/lock"):
-            for state in ("in-use", "used"):
-                changed = {**json.loads(consumer.client.get(node)[0]), "state": state}
-                consumer.client.set(node, json.dumps(changed).encode())
-    wait_for("the deletion of the nodes", lambda: not any(map(consumer.client.exists, nodes)), 600)
+    """Uses the nodes of fulfilled requests as many executors at once do, and waits until they are deleted."""
+    client, nodes = consumer.client, nodes_of(consumer, requests)
+
+    def all_of(started):
+        return [result.get() for result in started]
+
+    all_of([client.delete_async(request) for request in requests])
+    locks = all_of([client.create_async(f"{node}/lock/{uuid.uuid4().hex}__lock__", b"bench", ephemeral=True, sequence=True,
+                                        makepath=True) for node in nodes])
+    records = [json.loads(data) for data, _ in all_of([client.get_async(node) for node in nodes])]
+    for state in ("in-use", "used"):
+        changed = [json.dumps({**record, "state": state}).encode() for record in records]
+        all_of([client.set_async(node, data) for node, data in zip(nodes, changed)])
+    all_of([client.delete_async(lock) for lock in locks])
+    names = {node.rpartition("/")[2] for node in nodes}
+    wait_for("the deletion of the nodes", lambda: names.isdisjoint(client.get_children(NODES)), 600)
 
 
 def single(running, rounds):

@@ -39,8 +39,9 @@ use config::{GceLabel, ImageSource, Settings};
 use credentials::Source;
 use request_body::{CREATION, creation_mark, request_id};
 
-/// Interval between listings while instances boot.
-const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
+/// Interval between listings while instances boot or end. It is short because machines wait for a listing only after
+/// their operations have ended.
+const OBSERVE_INTERVAL: Seconds = Seconds(0.25);
 /// Google preempts spot instances at any time.
 const SPOT_REFRESH_INTERVAL: Seconds = Seconds(60.0);
 /// The most that Google returns at once.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::ServerConfig;
+use rustls::crypto::ring;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -89,7 +90,9 @@ fn certificates(hosts: &[String]) -> (String, ServerConfig) {
     let key = KeyPair::generate().expect("keys can be generated");
     let server = CertificateParams::new(hosts).expect("the names are valid").signed_by(&key, &issuer);
     let server = server.expect("the certificate can be signed");
-    let config = ServerConfig::builder()
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has all protocol versions")
         .with_no_client_auth()
         .with_single_cert(vec![server.der().clone()], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
         .expect("key and certificate belong together");
