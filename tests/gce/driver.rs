@@ -232,6 +232,12 @@ fn a_lost_answer_makes_no_second_instance() {
         let node = harness.launch_as(order).await.unwrap();
         assert_eq!(node.zone.as_deref(), Some(ZONES[0]));
         assert_eq!(harness.inserts().await.len(), 2);
+
+        // The section no longer has the zone of the instance.
+        harness.provider = provider(&harness.cloud, &format!("zone: {}", ZONES[1]), "", "");
+        harness.provider.wait_for_refresh().await;
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
+        assert_eq!(harness.instances().await, BTreeSet::new());
     });
 }
 

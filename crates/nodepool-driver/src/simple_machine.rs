@@ -91,7 +91,9 @@ pub enum Step {
 impl Launch {
     pub fn new(order: Arc<LaunchOrder>, plan: LaunchPlan, full: FullZones) -> Self {
         let zone = |name: String| Zone { capacity: plan.capacity.clone(), name };
-        let all: Vec<Zone> = plan.zones.into_iter().map(zone).collect();
+        let mut all: Vec<Zone> = plan.zones.into_iter().map(zone).collect();
+        // The zone of the request's other nodes comes first.
+        all.sort_by_key(|zone| order.zone.as_ref() != Some(&zone.name));
         let zones = lock(&full).usable(all.clone(), Instant::now()).into();
         Self { order, use_internal_ip: plan.use_internal_ip, all, zones, full }
     }
@@ -473,6 +475,17 @@ mod tests {
         last.step(accepted());
         last.step(Input::Reply(Ok(Reply::Operation(OperationState::Ended))));
         assert!(last.obstacle().is_some_and(|text| !text.contains("in a ")));
+    }
+
+    #[test]
+    fn the_zone_of_the_requests_other_nodes_is_tried_first() {
+        let zones = vec!["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        let plan = LaunchPlan { zones, ..LaunchPlan::default() };
+        let order = Arc::new(LaunchOrder { zone: Some("c".to_owned()), ..(*order()).clone() });
+        let mut launch = Launch::new(order, plan, full());
+        assert_eq!(launch.order().zone.as_deref(), Some("c"));
+        launch.try_next_zone();
+        assert_eq!(launch.order().zone.as_deref(), Some("a"));
     }
 
     #[test]

@@ -20,12 +20,26 @@ pub struct InstancePage {
     pub next_page_token: Option<String>,
 }
 
+/// A page of instances of all zones, by scope.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct AggregatedPage {
+    pub items: BTreeMap<String, Scope>,
+    pub next_page_token: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Scope {
+    pub instances: Vec<VmInstance>,
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VmInstance {
     pub name: String,
-    pub status: String,
-    pub zone: String,
+    status: String,
+    zone: String,
     machine_type: String,
     metadata: Metadata,
     network_interfaces: Vec<NetworkInterface>,
@@ -151,6 +165,10 @@ fn last_part(url: &str) -> &str {
 }
 
 impl VmInstance {
+    pub fn zone(&self) -> &str {
+        last_part(&self.zone)
+    }
+
     pub fn machine_type(&self) -> &str {
         last_part(&self.machine_type)
     }
@@ -170,7 +188,7 @@ impl VmInstance {
         let given = |address: &Option<String>| address.clone().filter(|address| !address.is_empty());
         let private_ipv4 = interface.and_then(|interface| given(&interface.network_ip));
         let public_ipv4 = interface.and_then(|interface| given(&interface.access_configs.first()?.nat_ip));
-        let zone = last_part(&self.zone);
+        let zone = self.zone();
         Instance {
             interface_ip: public_ipv4.clone().or_else(|| private_ipv4.clone()),
             public_ipv4,

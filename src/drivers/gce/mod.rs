@@ -33,7 +33,7 @@ use nodepool_model::records::resources::Resources;
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 
-use api_types::{Image, InstancePage, MachineType, Region, VmInstance, one_instance};
+use api_types::{AggregatedPage, Image, InstancePage, MachineType, Region, VmInstance, one_instance};
 use client::{Connection, Refusal};
 use config::{GceLabel, ImageSource, Settings};
 use credentials::Source;
@@ -300,19 +300,22 @@ impl Gce {
         label.ok_or_else(|| CloudError::Denied(format!("pool {} has no label {}", order.pool, order.label)))
     }
 
-    /// The zone that has an instance of this name with this metadata.
+    /// The zone that has an instance of this name with this metadata. It may be one that the provider had before a
+    /// change of its section.
     async fn find(&self, name: &str, key: &str, value: &str) -> Result<Option<String>, CloudError> {
-        for zone in &self.settings.zones {
-            let path = format!("{}/zones/{zone}/instances/{name}", self.settings.project);
-            match self.connection.get::<VmInstance>(&path, &[]).await {
-                Ok(instance) if instance.has_metadata(key, value) => {
-                    return Ok(Some(zone.clone()));
-                }
-                Ok(_) | Err(CloudError::NotFound(_)) => {}
-                Err(error) => return Err(error),
+        let path = format!("{}/aggregated/instances", self.settings.project);
+        let filter = format!("name={name}");
+        let mut token = None;
+        loop {
+            let page: AggregatedPage = self.connection.get(&path, &page_query(&[("filter", &filter)], &token)).await?;
+            let instances = page.items.into_values().flat_map(|scope| scope.instances);
+            let mut own = instances.filter(|instance| instance.name == name && instance.has_metadata(key, value));
+            match (own.next(), next_token(token, page.next_page_token)?) {
+                (Some(found), _) => return Ok(Some(found.zone().to_owned())),
+                (None, None) => return Ok(None),
+                (None, next) => token = next,
             }
         }
-        Ok(None)
     }
 
     async fn list_zone<'a>(
@@ -321,16 +324,13 @@ impl Gce {
         found: &mut Vec<(&'a String, VmInstance)>,
     ) -> Result<(), CloudError> {
         let path = format!("{}/zones/{zone}/instances", self.settings.project);
-        let mut token: Option<String> = None;
+        let mut token = None;
         loop {
-            let mut query = vec![("maxResults", PAGE)];
-            query.extend(token.as_deref().map(|token| ("pageToken", token)));
-            let page: InstancePage = self.connection.get(&path, &query).await?;
+            let page: InstancePage = self.connection.get(&path, &page_query(&[], &token)).await?;
             found.extend(page.items.into_iter().map(|instance| (zone, instance)));
-            match page.next_page_token.filter(|next| !next.is_empty()) {
-                Some(next) if Some(&next) == token.as_ref() => return Err(failed("the listing repeats a page token")),
-                Some(next) => token = Some(next),
-                None => return Ok(()),
+            token = next_token(token, page.next_page_token)?;
+            if token.is_none() {
+                return Ok(());
             }
         }
     }
@@ -412,6 +412,20 @@ impl Gce {
             }
             None => Ok(need),
         }
+    }
+}
+
+fn page_query<'a>(query: &[(&'a str, &'a str)], token: &'a Option<String>) -> Vec<(&'a str, &'a str)> {
+    let token = token.iter().map(|token| ("pageToken", token.as_str()));
+    query.iter().copied().chain([("maxResults", PAGE)]).chain(token).collect()
+}
+
+/// The token of the next page; `None` after the last one.
+fn next_token(current: Option<String>, next: Option<String>) -> Result<Option<String>, CloudError> {
+    let next = next.filter(|next| !next.is_empty());
+    match next.is_some() && next == current {
+        true => Err(failed("the listing repeats a page token")),
+        false => Ok(next),
     }
 }
 
