@@ -4,12 +4,12 @@ use std::ops::{Deref, DerefMut};
 
 use nodepool_model::records::ids::NodeId;
 use serde_json::Value;
-use testkit::cloud_launcher::CloudLauncher;
+use testkit::clouds::cloud_launcher::CloudLauncher;
 use testkit::clouds::simulated_ec2::{REGION, SECRET_KEY, SimulatedEc2, in_process_aws};
 
 use crate::ec2::Ec2;
 
-pub use testkit::cloud_launcher::TIMEOUT;
+pub use testkit::clouds::cloud_launcher::TIMEOUT;
 
 /// The client of `Ec2` uses this key, and does not sign.
 const ACCESS_KEY: &str = "testing";

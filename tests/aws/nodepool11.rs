@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use nodepool_model::records::ids::NodeId;
 use serde_json::{Value, json};
-use testkit::beside_nodepool11::{Program, Site};
+use testkit::clouds::beside_nodepool11::{Program, Site};
 use testkit::clouds::moto::{BUCKET, Moto, REGION};
 use testkit::clouds::simulated_ec2::SimulatedEc2;
 use testkit::real;

@@ -4,7 +4,7 @@ use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::paths;
 use serde_json::json;
-use testkit::cloud_launcher::{CloudLauncher, TIMEOUT};
+use testkit::clouds::cloud_launcher::{CloudLauncher, TIMEOUT};
 use testkit::clouds::simulated_gce::{PROJECT, SimulatedGce, ZONES};
 use testkit::in_process_launcher::on_real_time;
 use testkit::{real, wait};

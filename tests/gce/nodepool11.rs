@@ -1,5 +1,5 @@
-//! The driver gce of Nodepool 11 on the simulated Compute Engine, through a proxy that has the TLS of Google's host: one
-//! node from its request to its deletion, as ZooKeeper and the Compute Engine record it, beside ours.
+//! The driver gce of Nodepool 11 on the simulated Compute Engine, through a proxy that has the TLS of Google's host:
+//! one node from its request to its deletion, as ZooKeeper and the Compute Engine record it, beside ours.
 //!
 //! The tests run real processes on a real ZooKeeper, in real time.
 
@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use testkit::beside_nodepool11::{Program, Site};
+use testkit::clouds::beside_nodepool11::{Program, Site};
 use testkit::clouds::simulated_gce::{PROJECT, REGION, SimulatedGce, ZONES};
 use testkit::clouds::tls_proxy::TlsProxy;
 use testkit::real;

@@ -104,7 +104,7 @@ async fn tokens_of_an_authorized_user_are_renewed_when_they_are_refused() {
 }
 
 #[tokio::test]
-async fn credentials_that_cannot_be_used_put_the_provider_out_of_service_with_the_reason() {
+async fn unusable_credentials_put_the_provider_out_of_service() {
     if real::skipped() {
         return;
     }

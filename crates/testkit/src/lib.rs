@@ -4,9 +4,7 @@
 //! Every test program links this crate, which is compiled once. Support that a single program needs is in the folder of
 //! that program.
 
-pub mod beside_nodepool11;
 pub mod builder_process;
-pub mod cloud_launcher;
 pub mod clouds;
 pub mod daemon_process;
 pub mod delayed_replies;

@@ -526,8 +526,8 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// Ends a job now, or marks it to end when its call in flight has ended: a call that changes something may tell what
-    /// exists now.
+    /// Ends a job now, or marks it to end when its call in flight has ended: a call that changes something may tell
+    /// what exists now.
     fn cancel(&mut self, id: TaskId) {
         let Some(running) = self.tasks.get_mut(&id) else { return };
         running.task.cancellation = Cancellation::Requested;

@@ -86,8 +86,8 @@ impl Settings {
         self.labels().any(|label| label.is_spot)
     }
 
-    /// The launch configuration. `need` returns the resources of one node of a label, if they are known, or why none can
-    /// be launched.
+    /// The launch configuration. `need` returns the resources of one node of a label, if they are known, or why none
+    /// can be launched.
     pub fn launch_config(&self, need: impl Fn(&GceLabel) -> Result<Option<Resources>, Unavailable>) -> LaunchConfig {
         let launch_label = |label: &GceLabel| {
             let (need, unavailable) = match need(label) {

@@ -1,5 +1,5 @@
-//! The driver gce: nodes are instances of Google Compute Engine. It is the example of a simple driver: its cloud has one
-//! call to create and one to delete an instance, each of which ends with an operation.
+//! The driver gce: nodes are instances of Google Compute Engine. It is the example of a simple driver: its cloud has
+//! one call to create and one to delete an instance, each of which ends with an operation.
 //!
 //! `config.rs` reads the section, `client.rs` sends requests, `credentials.rs` has the tokens for them, `api_types.rs`
 //! and `errors.rs` read the answers. This file is the `SimpleAdapter`.
@@ -11,6 +11,7 @@ mod credentials;
 mod errors;
 mod request_body;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,12 +58,12 @@ pub struct Gce {
     stamps: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
-/// What Google has said about machine types, images and instances.
+/// Machine types, images and instances, as Google has described them.
 #[derive(Default)]
 struct Catalog {
     /// Resources by zone and machine type; `None` for a type that does not exist there.
     types: BTreeMap<(String, String), Option<Resources>>,
-    /// What disks are made from; `Err` says why an image cannot be used.
+    /// Images of boot disks; `Err` says why one cannot be used.
     images: BTreeMap<ImageSource, Result<Image, Unavailable>>,
     /// Zones of our instances, by name.
     zones: HashMap<String, String>,
@@ -129,8 +130,8 @@ impl SimpleAdapter for Gce {
     };
     const DESCRIBES_LABELS: bool = true;
 
-    /// The same request id makes Google treat a repetition as the same request. An instance of an earlier attempt, whose
-    /// answer was lost, has the mark of this node's creation.
+    /// The same request id makes Google treat a repetition as the same request. An instance of an earlier attempt,
+    /// whose answer was lost, has the mark of this node's creation.
     async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
         let label = self.label(order)?;
         let id = ExternalId::text(&order.hostname);
@@ -246,13 +247,12 @@ impl SimpleAdapter for Gce {
         let (mut types, mut images) = (BTreeMap::new(), BTreeMap::new());
         for label in self.settings.labels() {
             for zone in &self.settings.zones {
-                let key = (zone.clone(), label.machine_type.clone());
-                if !types.contains_key(&key) {
-                    types.insert(key, self.read_type(zone, &label.machine_type).await?);
+                if let Entry::Vacant(entry) = types.entry((zone.clone(), label.machine_type.clone())) {
+                    entry.insert(self.read_type(zone, &label.machine_type).await?);
                 }
             }
-            if !images.contains_key(&label.source) {
-                images.insert(label.source.clone(), self.read_image(&label.source).await?);
+            if let Entry::Vacant(entry) = images.entry(label.source.clone()) {
+                entry.insert(self.read_image(&label.source).await?);
             }
         }
         let mut catalog = self.catalog();

@@ -11,7 +11,7 @@ use nodepool_driver::job::LaunchOrder;
 
 /// Metadata with the mark of a node's creation. Names and node ids repeat in other installations.
 pub const CREATION: &str = "nodepool_creation";
-/// What the programs of a node may do with its account is decided by the account's own roles.
+/// Scope of the programs of a node: the roles of the account decide what they may do.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 /// The mark of a node's creation, which all its attempts share.

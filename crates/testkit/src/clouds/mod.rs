@@ -1,5 +1,7 @@
 //! Clouds to test against, as processes on loopback: the project's simulations, and moto.
 
+pub mod beside_nodepool11;
+pub mod cloud_launcher;
 pub mod moto;
 pub mod simulated_ec2;
 pub mod simulated_gce;

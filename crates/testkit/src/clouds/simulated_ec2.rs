@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::simulation_process::SimulationProcess;
-use crate::cloud_launcher::InProcessDriver;
+use crate::clouds::cloud_launcher::InProcessDriver;
 use nodepool_drivers::{OpenDriver, aws};
 use nodepool_model::config::ProviderConfig;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::simulation_process::SimulationProcess;
-use crate::cloud_launcher::InProcessDriver;
+use crate::clouds::cloud_launcher::InProcessDriver;
 use nodepool_driver::simple_adapter::Simple;
 use nodepool_drivers::{OpenDriver, gce};
 use nodepool_model::config::ProviderConfig;
@@ -17,8 +17,8 @@ pub const ZONES: [&str; 3] = ["us-central1-a", "us-central1-b", "us-central1-c"]
 pub struct SimulatedGce(SimulationProcess);
 
 impl SimulatedGce {
-    /// Starts a Compute Engine that needs no tokens with these flags, for example `&["--boot-s", "0.1"]`, and waits until
-    /// it listens.
+    /// Starts a Compute Engine that needs no tokens with these flags, for example `&["--boot-s", "0.1"]`, and waits
+    /// until it listens.
     pub async fn start(flags: &[&str]) -> Self {
         Self::start_with_tokens(&[&["--anonymous"], flags].concat()).await
     }

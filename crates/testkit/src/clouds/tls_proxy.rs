@@ -1,5 +1,5 @@
-//! A proxy between a program and simulated clouds: it terminates the TLS of the hosts that the program's code names, with
-//! certificates of its own authority.
+//! A proxy between a program and simulated clouds: it terminates the TLS of the hosts that the program's code names,
+//! with certificates of its own authority.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -51,8 +51,8 @@ impl Site {
         Self { server, consumer, host }
     }
 
-    /// Starts a launcher with this configuration, to which the connection to ZooKeeper is added, and waits until so many
-    /// pools are registered.
+    /// Starts a launcher with this configuration, to which the connection to ZooKeeper is added, and waits until this
+    /// number of pools is registered.
     pub async fn launch(
         &self,
         program: Program,

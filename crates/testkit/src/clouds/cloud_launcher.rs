@@ -1,4 +1,5 @@
-//! A launcher in the test's process with the driver of a cloud and a ZooKeeper in memory, and the samples that it sends.
+//! A launcher in the test's process with the driver of a cloud and a ZooKeeper in memory, and the samples that it
+//! sends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
