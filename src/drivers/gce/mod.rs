@@ -172,11 +172,14 @@ impl SimpleAdapter for Gce {
     }
 
     async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
-        let name = id.to_string();
-        let known = self.catalog().zones.get(&name).cloned();
+        let name = match id {
+            ExternalId::Text(name) if is_name(name) => name,
+            other => return Err(CloudError::not_found(format!("{other} is no name of an instance"))),
+        };
+        let known = self.catalog().zones.get(name).cloned();
         let zone = match known {
             Some(zone) => zone,
-            None => match self.find(&name, PROVIDER_MARK, self.provider.as_str()).await? {
+            None => match self.find(name, PROVIDER_MARK, self.provider.as_str()).await? {
                 Some(zone) => zone,
                 None => return Err(CloudError::not_found(format!("no instance {name} of provider {}", self.provider))),
             },
@@ -413,6 +416,12 @@ impl Gce {
             None => Ok(need),
         }
     }
+}
+
+/// Whether Google allows this name, which is part of paths and filters.
+fn is_name(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(is_allowed)
 }
 
 fn page_query<'a>(query: &[(&'a str, &'a str)], token: &'a Option<String>) -> Vec<(&'a str, &'a str)> {
