@@ -150,6 +150,10 @@ fn read(file: &Path, text: &str) -> Result<Tokens, CloudError> {
     let content: Value = serde_json::from_str(text).map_err(|_| denied("it is no JSON"))?;
     match content["type"].as_str() {
         Some("service_account") => {
+            // The library panics at such an address.
+            if content["token_uri"].as_str().is_none_or(|uri| reqwest::Url::parse(uri).is_err()) {
+                return Err(denied("its token_uri is no URL"));
+            }
             let account = CustomServiceAccount::from_json(text);
             let account = account.map_err(|_| denied("it is no key of a service account"))?;
             Ok(Tokens::OfProvider(Arc::new(account)))
