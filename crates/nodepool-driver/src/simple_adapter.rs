@@ -25,7 +25,7 @@ pub trait SimpleAdapter: Send + 'static {
 
     /// Creates an instance with all the metadata of the order, in its zone if it has one. If an instance of this host
     /// name exists already, from a creation whose answer was lost, returns that one. An adapter that makes other calls
-    /// first, or repeats the call by itself, waits for the guard before it sends it.
+    /// before, or repeats the call by itself, waits for the guard before it sends it.
     fn create_instance(
         &self,
         order: &LaunchOrder,
@@ -40,8 +40,8 @@ pub trait SimpleAdapter: Send + 'static {
         guard: &CallGuard,
     ) -> impl Future<Output = Result<Option<Operation>, CloudError>>;
 
-    /// Waits until an operation has ended, if the cloud can wait. An error is that of the operation; an `Outage` is that
-    /// of this call, which is then repeated.
+    /// Waits until an operation has ended, if the cloud can wait. An error is that of the operation; an `Outage` is
+    /// that of this call, which is then repeated.
     fn await_operation(&self, _: &Operation) -> impl Future<Output = Result<OperationState, CloudError>> {
         ready(Ok(OperationState::Ended))
     }

@@ -1,20 +1,16 @@
 //! State machines of the jobs of a simple driver.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::cloud_resource::CloudResource;
 use crate::error::{CloudError, FailureKind};
 use crate::facts::ProviderFacts;
-use crate::full_places::FullPlaces;
-use crate::instance::{Instance, InstanceState, Inventory};
-use crate::job::{LaunchOrder, Outcome};
+use crate::instance::{InstanceState, Inventory};
+use crate::job::Outcome;
 use crate::simple::{Call, Reply, Request};
-use crate::simple_adapter::{Creation, Keys, LaunchPlan, Operation, OperationState};
+use crate::simple_adapter::{Creation, Keys, Operation, OperationState};
+use crate::simple_launch::Launch;
 use crate::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::UploadOrder;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -26,23 +22,6 @@ const MAX_IDLE_LISTINGS: u32 = 10;
 /// Listings in which the instance of an earlier process may be missing.
 const MAX_MISSED_LISTINGS: u32 = 20;
 
-/// Memory of the zones without capacity, which all launches of a provider share.
-pub type FullZones = Arc<Mutex<FullPlaces<Zone>>>;
-
-/// Capacity that a zone may lack.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Zone {
-    capacity: String,
-    name: String,
-}
-
-impl fmt::Display for Zone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let separator = if self.capacity.is_empty() { "" } else { " in " };
-        write!(f, "{}{separator}{}", self.capacity, self.name)
-    }
-}
-
 /// State machine of one job.
 #[derive(Debug)]
 pub struct Machine {
@@ -50,18 +29,6 @@ pub struct Machine {
     step: Step,
     external_id: Option<ExternalId>,
     launch: Option<Launch>,
-}
-
-/// A launch in progress.
-#[derive(Debug)]
-pub struct Launch {
-    order: Arc<LaunchOrder>,
-    use_internal_ip: bool,
-    planned_id: Option<ExternalId>,
-    /// All zones of the plan, and those that are still to be tried; the first of them is tried now.
-    all: Vec<Zone>,
-    zones: VecDeque<Zone>,
-    full: FullZones,
 }
 
 #[derive(Debug)]
@@ -97,51 +64,6 @@ pub enum Step {
     Limiting(Box<ProviderFacts>, Inventory),
     Unsupported,
     Finished,
-}
-
-impl Launch {
-    pub fn new(order: Arc<LaunchOrder>, plan: LaunchPlan, full: FullZones) -> Self {
-        let zone = |name: String| Zone { capacity: plan.capacity.clone(), name };
-        let mut all: Vec<Zone> = plan.zones.into_iter().map(zone).collect();
-        // The zone of the request's other nodes comes first.
-        all.sort_by_key(|zone| order.zone.as_ref() != Some(&zone.name));
-        let zones = lock(&full).usable(all.clone(), Instant::now()).into();
-        let (use_internal_ip, planned_id) = (plan.use_internal_ip, plan.id);
-        Self { order, use_internal_ip, planned_id, all, zones, full }
-    }
-
-    /// The order for the zone that is tried now.
-    fn order(&self) -> Arc<LaunchOrder> {
-        match self.zones.front() {
-            Some(zone) => Arc::new(LaunchOrder { zone: Some(zone.name.clone()), ..(*self.order).clone() }),
-            None => self.order.clone(),
-        }
-    }
-
-    /// The zone that is tried now has no capacity. Returns whether there is another one.
-    fn try_next_zone(&mut self) -> bool {
-        let Some(zone) = self.zones.pop_front() else { return false };
-        lock(&self.full).insert(zone, Instant::now());
-        !self.zones.is_empty()
-    }
-
-    fn record_capacity(&self) {
-        if let Some(zone) = self.zones.front() {
-            lock(&self.full).remove(zone);
-        }
-    }
-
-    fn as_node(&self, instance: &Instance) -> Instance {
-        let mut node = instance.clone();
-        if self.use_internal_ip && node.private_ipv4.is_some() {
-            node.interface_ip = node.private_ipv4.clone();
-        }
-        node
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StateMachine for Machine {
@@ -215,8 +137,7 @@ impl StateMachine for Machine {
     }
 
     fn obstacle(&self) -> Option<String> {
-        let launch = self.launch.as_ref()?;
-        lock(&launch.full).describe(&launch.all, Instant::now())
+        self.launch.as_ref()?.full_zones()
     }
 
     fn label(&self) -> &'static str {
@@ -244,7 +165,7 @@ impl Machine {
     }
 
     pub fn launch(keys: Keys, launch: Launch) -> Self {
-        let external_id = launch.order.prior_instance.clone();
+        let external_id = launch.prior_instance();
         let step = if external_id.is_some() { Step::Booting(0) } else { Step::Create };
         Self { keys, step, external_id, launch: Some(launch) }
     }
@@ -298,7 +219,7 @@ impl Machine {
     fn expect_instance(&mut self, error: &CloudError) {
         let is_unknown = matches!(error, CloudError::Outage { .. } | CloudError::Failed { .. } | CloudError::Deadline);
         if let Some(launch) = self.launch.as_ref().filter(|_| is_unknown) {
-            self.external_id = launch.planned_id.clone();
+            self.external_id = launch.planned_id();
         }
     }
 
@@ -334,7 +255,7 @@ impl Machine {
 
     /// Whether an earlier process has created the instance. Its operation may still run.
     fn is_resumed(&self) -> bool {
-        self.launch.as_ref().is_some_and(|launch| launch.order.prior_instance.is_some())
+        self.launch.as_ref().is_some_and(|launch| launch.prior_instance().is_some())
     }
 
     /// The labels, the instances, the limits: one after another.
@@ -410,8 +331,14 @@ fn status_failure(detail: String) -> Next<Call> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Mutex;
 
     use super::*;
+    use crate::full_places::FullPlaces;
+    use crate::instance::Instance;
+    use crate::job::LaunchOrder;
+    use crate::simple_adapter::LaunchPlan;
+    use crate::simple_launch::FullZones;
     use nodepool_model::records::resources::Resources;
     use serde_json::Value;
 

@@ -365,8 +365,8 @@ impl Gce {
         self.catalog().own.insert(name.to_owned(), Own { zone, seen: Instant::now(), insert });
     }
 
-    /// Records the names and zones of listed instances. A name whose zone is known belongs to that zone; of a name in
-    /// several zones nobody knows which instance is ours.
+    /// Records the names and zones of listed instances. A name whose zone is known belongs to that zone. If several
+    /// zones have a name, it is not known which instance is ours.
     fn record_listed<'a>(&self, listed: impl Iterator<Item = (&'a str, &'a str)>) {
         let mut zones: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         listed.for_each(|(name, zone)| zones.entry(name).or_default().push(zone));
