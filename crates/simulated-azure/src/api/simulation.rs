@@ -115,9 +115,7 @@ impl Simulation {
 
     /// The 429 of a call that is throttled. Tokens and pages are not those of the Resource Manager.
     fn throttled(&mut self, call: &Call, at: Duration) -> Option<Response> {
-        if call.subscription.is_none() {
-            return None;
-        }
+        call.subscription.as_ref()?;
         let Cloud { stats, knobs, throttle, forced_throttle, now, .. } = &mut self.cloud;
         let is_forced = forced_throttle.calls > 0 || forced_throttle.until > *now;
         forced_throttle.calls = forced_throttle.calls.saturating_sub(1);

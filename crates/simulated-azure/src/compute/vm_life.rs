@@ -117,7 +117,7 @@ impl Cloud {
     /// Keys of the interfaces, public IPs and disks that are deleted with a virtual machine.
     fn parts_of(&self, vm_key: &str) -> (Vec<String>, Vec<String>, Vec<String>) {
         let Some(vm) = self.vms.get(vm_key) else { return Default::default() };
-        let is_nic = |key: &&String| self.nics.get(*key).is_some_and(|nic| nic.on_vm_deletion == DeleteOption::Delete);
+        let is_nic = |key: &&String| self.nics.get(key).is_some_and(|nic| nic.on_vm_deletion == DeleteOption::Delete);
         let is_ip = |key: &String| self.ips.get(key).is_some_and(|ip| ip.on_vm_deletion == DeleteOption::Delete);
         let nics = vm.nics.iter().filter(is_nic).cloned().collect();
         let ips = self.ips_of(vm).into_iter().filter(is_ip).collect();

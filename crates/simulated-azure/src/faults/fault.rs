@@ -9,6 +9,7 @@ use simulated_service::faults::{Limits, words};
 use crate::faults::codes;
 use crate::server::call::Call;
 use crate::server::response::ApiError;
+use crate::server::target::Target;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
@@ -62,7 +63,8 @@ impl Fault {
         };
         let text =
             |pointer: &str| call.json.as_ref().and_then(|json| json.pointer(pointer)).and_then(|one| one.as_str());
-        self.matches_action(&call.action)
+        (self.phase == Phase::Call || starts_operation(call))
+            && self.matches_action(&call.action)
             && is(&self.method, Some(&call.method))
             && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
             && is(&self.size, text("/properties/hardwareProfile/vmSize"))
@@ -75,6 +77,11 @@ impl Fault {
         let Some(wanted) = &self.action else { return true };
         action.strip_prefix(wanted.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
+}
+
+/// Whether a call starts an operation if it is accepted.
+fn starts_operation(call: &Call) -> bool {
+    matches!(call.target, Target::Item { .. }) && matches!(call.method.as_str(), "PUT" | "POST" | "DELETE")
 }
 
 impl FaultKind {
