@@ -1,5 +1,5 @@
-//! A simulated Azure over HTTP: the Resource Manager with compute and network, tokens, and page blobs of disks, as far as
-//! drivers of node pools use them, with adjustable knobs and injectable faults. See doc/simulated-azure.md.
+//! A simulated Azure over HTTP: the Resource Manager with compute and network, tokens, and page blobs of disks, as far
+//! as drivers of node pools use them, with adjustable knobs and injectable faults. See doc/simulated-azure.md.
 
 mod api;
 mod cloud;

@@ -41,8 +41,8 @@ impl Cloud {
         }
         if field("client_secret") != self.options.client_secret {
             let text = format!(
-                "AADSTS7000215: Invalid client secret provided. Ensure the secret being sent in the request is the client \
-                 secret value, not the client secret ID, for a secret added to app '{}'.",
+                "AADSTS7000215: Invalid client secret provided. Ensure the secret being sent in the request is the \
+                 client secret value, not the client secret ID, for a secret added to app '{}'.",
                 self.options.client_id
             );
             return error(401, "invalid_client", text);

@@ -1,4 +1,4 @@
-//! Calls to `/sim/…`: knobs, state, history, and the calls that change the cloud as its operators or other users would.
+//! Calls to `/sim/…`: knobs, state, history, the clock, tokens and throttling.
 
 use std::time::Duration;
 

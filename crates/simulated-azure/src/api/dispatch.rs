@@ -56,8 +56,8 @@ impl Cloud {
         let needs_body = matches!(call.method.as_str(), "PUT" | "PATCH");
         let has_body = matches!(call.json, Some(Value::Object(_)));
         if !has_body && (needs_body || !call.body.is_empty()) {
-            let text = "The request content was invalid and could not be deserialized: 'Unexpected character encountered \
-                        while parsing value.'.";
+            let text = "The request content was invalid and could not be deserialized: 'Unexpected character \
+                        encountered while parsing value.'.";
             return Err(ApiError::new("InvalidRequestContent", text));
         }
         Ok(())

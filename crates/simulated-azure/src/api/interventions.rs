@@ -61,7 +61,9 @@ impl Cloud {
             self.cancel_operation(&operation);
         }
         let vm = self.vms.get_mut(&vm_key).expect("the virtual machine exists");
-        vm.state = state.unwrap_or(vm.state);
+        if let Some(state) = state {
+            (vm.state, vm.is_deleting) = (state, state == Provisioning::Deleting);
+        }
         if let Some(power) = call.parameter("power") {
             power.clone_into(&mut vm.power);
         }

@@ -127,8 +127,8 @@ impl Cloud {
         }
         if self.knobs.check_footer && !(size - FOOTER_SIZE).is_multiple_of(1 << 20) {
             let text = format!(
-                "The value {size} of parameter 'uploadSizeBytes' is invalid: without the VHD footer of 512 bytes it must \
-                 be a whole number of MiB."
+                "The value {size} of parameter 'uploadSizeBytes' is invalid: without the VHD footer of 512 bytes it \
+                 must be a whole number of MiB."
             );
             return Err(ApiError::invalid(target, text));
         }
@@ -200,7 +200,8 @@ impl Cloud {
             let text = format!("Disk {name} is attached to VM {}.", self.id_of(vm));
             return Err(ApiError { status: 409, ..ApiError::new("OperationNotAllowed", text) });
         }
-        if disk.state_name() == "ActiveUpload" {
+        let access = disk.upload.as_ref().and_then(|upload| upload.access.as_ref());
+        if access.is_some_and(|access| access.expires > self.now) {
             let text =
                 format!("There is an active shared access signature outstanding for disk {name}. Call endGetAccess.");
             return Err(ApiError { status: 409, ..ApiError::new("OperationNotAllowed", text) });

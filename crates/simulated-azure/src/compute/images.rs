@@ -106,8 +106,8 @@ impl Cloud {
         let has_footer = image.blob.as_ref().is_none_or(|blob| blob.borrow().has_footer());
         if self.knobs.check_footer && !has_footer {
             image.state = Provisioning::Failed;
-            let text = "The specified cookie value in VHD footer indicates that the disk is not a supported VHD. Disk is \
-                        expected to have cookie value 'conectix'.";
+            let text = "The specified cookie value in VHD footer indicates that the disk is not a supported VHD. Disk \
+                        is expected to have cookie value 'conectix'.";
             let error = ApiError::new("InvalidVhd", text);
             self.history.failed(Kind::Image, &image.meta.guid, &error.code);
             return Err(error);

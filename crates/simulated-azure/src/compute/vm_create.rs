@@ -106,8 +106,8 @@ impl Cloud {
         if vm.meta.location != location {
             let (name, old) = (&vm.meta.name, &vm.meta.location);
             let text = format!(
-                "The resource '{name}' already exists in location '{old}'. A resource with the same name cannot be created \
-                 in location '{location}'. Please select a new resource name."
+                "The resource '{name}' already exists in location '{old}'. A resource with the same name cannot be \
+                 created in location '{location}'. Please select a new resource name."
             );
             return Err(ApiError::new("InvalidResourceLocation", text));
         }
@@ -156,8 +156,8 @@ impl Cloud {
         })?;
         if self.is_blocked(&size.name, location) {
             let text = format!(
-                "The requested VM size for resource 'Following SKUs have failed for Capacity Restrictions: {wanted}' is \
-                 currently not available in location '{location}'. Please try another size or deploy to a different \
+                "The requested VM size for resource 'Following SKUs have failed for Capacity Restrictions: {wanted}' \
+                 is currently not available in location '{location}'. Please try another size or deploy to a different \
                  location or different zone. See https://aka.ms/azureskunotavailable for details."
             );
             return Err(ApiError::new("SkuNotAvailable", text));
@@ -174,8 +174,8 @@ impl Cloud {
         };
         if size_gb < image.size_gb {
             let text = format!(
-                "The specified disk size {size_gb} GB is smaller than the size of the corresponding disk in the VM image: \
-                 {} GB.",
+                "The specified disk size {size_gb} GB is smaller than the size of the corresponding disk in the VM \
+                 image: {} GB.",
                 image.size_gb
             );
             return Err(ApiError::invalid("osDisk.diskSizeGB", text));

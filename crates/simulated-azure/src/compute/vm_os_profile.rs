@@ -83,8 +83,8 @@ fn check_key(key: &Value, user: &str) -> ApiResult<()> {
     let path = format!("/home/{user}/.ssh/authorized_keys");
     if key["path"] != path {
         let message = format!(
-            "Destination path for SSH public keys is currently limited to its default value {path} due to a known issue \
-             in Linux provisioning agent."
+            "Destination path for SSH public keys is currently limited to its default value {path} due to a known \
+             issue in Linux provisioning agent."
         );
         return Err(ApiError::invalid("linuxConfiguration.ssh.publicKeys.path", message));
     }

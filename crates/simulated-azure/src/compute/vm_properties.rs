@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::server::response::{ApiError, ApiResult};
 use crate::server::versions::NESTED_TAGS;
 
-/// Path of an object within the body, its type, and the properties that it may have. `*` stands for the items of a list.
+/// Path of an object within the body, its type, and the properties that it may have. `*` stands for items of a list.
 const OBJECTS: &[(&str, &str, &str)] = &[
     (
         "",

@@ -108,8 +108,8 @@ impl Cloud {
         {
             let id = self.id_of(nic);
             let text = format!(
-                "Nic(s) in request is reserved for another Virtual Machine for {} seconds. Please provide another nic(s) \
-                 or retry after {} seconds. Reserved VM: {name}. Nic: {id}",
+                "Nic(s) in request is reserved for another Virtual Machine for {} seconds. Please provide another \
+                 nic(s) or retry after {} seconds. Reserved VM: {name}. Nic: {id}",
                 self.knobs.nic_reserved_s,
                 (*until - self.now).as_secs() + 1
             );
@@ -119,7 +119,8 @@ impl Cloud {
             let (id, user) = (self.id_of(nic), self.id_of(user));
             let text = format!(
                 "Network Interface {id} is used by existing resource {user}. In order to delete the network \
-                                interface, it must be dissociated from the resource. To learn more, see aka.ms/deletenic."
+                                interface, it must be dissociated from the resource. To learn more, see \
+                                aka.ms/deletenic."
             );
             return Err(ApiError::new("NicInUse", text));
         }

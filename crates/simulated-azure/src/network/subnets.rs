@@ -58,8 +58,8 @@ impl Cloud {
         let all: Vec<Value> = self.subnets().filter(is).map(|known| self.subnet_json(known)).collect();
         if all.is_empty() {
             let text = format!(
-                "The Resource 'Microsoft.Network/virtualNetworks/{network}' under resource group '{group}' was not found. \
-                 For more details please go to https://aka.ms/ARMResourceNotFoundFix"
+                "The Resource 'Microsoft.Network/virtualNetworks/{network}' under resource group '{group}' was not \
+                 found. For more details please go to https://aka.ms/ARMResourceNotFoundFix"
             );
             return Err(ApiError::new("ResourceNotFound", text));
         }

@@ -158,8 +158,8 @@ impl Target {
             Some((provider, name)) => {
                 let text = format!(
                     "No registered resource provider found for location '{location}' and API version '{version}' for \
-                     type '{name}'. The supported api-versions are '{known}'. The supported locations are '{location}'. \
-                     Provider: {provider}."
+                     type '{name}'. The supported api-versions are '{known}'. The supported locations are \
+                     '{location}'. Provider: {provider}."
                 );
                 ApiError::new("NoRegisteredProviderFound", text)
             }

@@ -75,7 +75,8 @@ impl Azure {
     }
 
     fn renew_token(&mut self) {
-        let form = "grant_type=client_credentials&client_id=bbbbbbbb-0000-4000-8000-000000000002&client_secret=simulated-secret\
+        let form = "grant_type=client_credentials&client_id=bbbbbbbb-0000-4000-8000-000000000002&\
+                    client_secret=simulated-secret\
                     &resource=https%3A%2F%2Fmanagement.azure.com%2F";
         let answer = self.send("POST", "/aaaaaaaa-0000-4000-8000-000000000001/oauth2/token", &[], form.as_bytes());
         assert_eq!(answer.status, 200, "{}", answer.text);
