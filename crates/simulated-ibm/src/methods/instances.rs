@@ -15,7 +15,7 @@ use crate::state::world::World;
 
 /// The first version of the API whose network interfaces have `primary_ip`.
 const PRIMARY_IP: &str = "2022-03-29";
-const FILTERS: [&str; 20] = [
+const FILTERS: [&str; 21] = [
     "resource_group.id",
     "name",
     "availability.class",
@@ -30,6 +30,7 @@ const FILTERS: [&str; 20] = [
     "placement_group.id",
     "placement_group.crn",
     "placement_group.name",
+    "reservation_affinity.policy",
     "reservation.id",
     "reservation.crn",
     "reservation.name",
