@@ -1,5 +1,5 @@
-//! A simulated IBM Cloud VPC over HTTP, with its token endpoint, resource groups and resource instances, as far as drivers
-//! of node pools use them, with adjustable knobs and injectable faults. See doc/simulated-ibm.md.
+//! A simulated IBM Cloud VPC over HTTP, with its token endpoint, resource groups and resource instances, as far as
+//! drivers of node pools use them, with adjustable knobs and injectable faults. See doc/simulated-ibm.md.
 
 mod api;
 mod faults;

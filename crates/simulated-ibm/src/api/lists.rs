@@ -95,11 +95,7 @@ impl ListQuery {
     fn admits(&self, value: &Value) -> bool {
         self.filters.iter().all(|(path, wanted)| {
             let found = path.split('.').fold(value, |value, field| &value[field]);
-            wanted.split(',').any(|wanted| match found {
-                Value::String(text) => text == wanted,
-                Value::Null => false,
-                other => other.to_string() == wanted,
-            })
+            wanted.split(',').any(|wanted| is_written(found, wanted))
         })
     }
 
@@ -112,6 +108,16 @@ impl ListQuery {
             page.push(row);
         }
         (page, None)
+    }
+}
+
+/// Whether a parameter writes this value so.
+pub fn is_written(value: &Value, parameter: &str) -> bool {
+    match value {
+        Value::String(text) => text == parameter,
+        Value::Bool(value) => parameter == if *value { "true" } else { "false" },
+        Value::Number(number) => parameter.parse().is_ok_and(|wanted: u64| number.as_u64() == Some(wanted)),
+        Value::Null | Value::Array(_) | Value::Object(_) => false,
     }
 }
 

@@ -86,7 +86,8 @@ pub struct Knobs {
     /// Refuse a creation in a full zone with 503 insufficient_capacity; otherwise the instance fails.
     #[arg(long)]
     pub refuse_when_full: bool,
-    /// Limits of quotas: `instances=24,vcpus=96`, also memory_gib, floating_ips, images, volumes; others have no limit.
+    /// Limits of quotas: `instances=24,vcpus=96`, also memory_gib, floating_ips, images and volumes; others have no
+    /// limit.
     #[arg(long, default_value = "", value_name = "RESOURCE=N,…")]
     pub quotas: QuotaLimits,
     /// The status of creations above a quota: 400 or 403.
@@ -117,7 +118,8 @@ pub struct Knobs {
     /// Number of calls that `/sim/history` remembers.
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     pub history_calls: usize,
-    /// A fault of calls: its kind and its limits, as in `503 every=5 action=create_instance`; may be given several times.
+    /// A fault of calls: its kind and its limits, as in `503 every=5 action=create_instance`; may be given several
+    /// times.
     #[arg(long = "fault", value_name = "FAULT")]
     pub faults: Vec<Fault>,
     /// A fault of launches: a reason and its limits, as in `cannot_start_capacity times=2`; may be given several times.

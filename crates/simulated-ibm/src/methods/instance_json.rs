@@ -71,8 +71,9 @@ impl World {
         let subnet = self.subnets.get(&spec.interface.subnet).expect("the subnet of an instance exists");
         let (subnet, id) = (reference(subnet.value()), &parts.interface);
         let primary_ip = json!({
-            "address": parts.address, "href": self.href(&format!("subnets/{}/reserved_ips/{ip}", spec.interface.subnet)),
-            "id": ip, "name": ip_name, "resource_type": "subnet_reserved_ip",
+            "address": parts.address,
+            "href": self.href(&format!("subnets/{}/reserved_ips/{ip}", spec.interface.subnet)), "id": ip,
+            "name": ip_name, "resource_type": "subnet_reserved_ip",
         });
         let interface = json!({
             "href": self.href(&format!("{path}/network_interfaces/{id}")), "id": id, "name": name,

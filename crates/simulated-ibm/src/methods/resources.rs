@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::api::lists::is_written;
 use crate::methods::fields::{Fields, parsed};
 use crate::server::call::Call;
 use crate::server::response::{ApiError, ApiResult, Response};
@@ -13,12 +14,8 @@ const STORAGE_GUID: &str = "c7b5d0b2-6f4e-4c1e-9a53-0d8a2f3b1e64";
 
 impl World {
     pub fn list_resource_groups(&self, call: &Call) -> Response {
-        let is_wanted = |field: &str, value: &Value| {
-            call.parameter(field).is_none_or(|wanted| match value {
-                Value::String(text) => text == wanted,
-                other => other.to_string() == wanted,
-            })
-        };
+        let is_wanted =
+            |field: &str, value: &Value| call.parameter(field).is_none_or(|wanted| is_written(value, wanted));
         let is_listed = |group: &&Entry<()>| {
             ["name", "account_id", "default"].iter().all(|field| is_wanted(field, &group.value()[*field]))
         };

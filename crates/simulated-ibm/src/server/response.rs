@@ -20,7 +20,7 @@ pub struct ApiError {
     pub status: u16,
     pub code: String,
     pub message: String,
-    pub target: Option<ErrorTarget>,
+    pub target: Option<Box<ErrorTarget>>,
     /// The header `Retry-After` in seconds.
     pub retry_after: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl ApiError {
     /// The error for a value that a field must not have.
     pub fn field(code: &str, name: &str, value: &str, message: impl Into<String>) -> Self {
         let target = ErrorTarget { kind: "field", name: name.to_owned(), value: value.to_owned() };
-        Self { target: Some(target), ..Self::with_message(code, message) }
+        Self { target: Some(Box::new(target)), ..Self::with_message(code, message) }
     }
 
     /// The error for a value that a parameter must not have.
@@ -59,14 +59,14 @@ impl ApiError {
             message if message.starts_with("injected") => format!("The value of the parameter {name} is not valid."),
             message => message,
         };
-        Self { target: Some(target), ..Self::with_message(code, message) }
+        Self { target: Some(Box::new(target)), ..Self::with_message(code, message) }
     }
 
     /// The error for a resource that does not exist.
     pub fn not_found(kind: &str, id: &str) -> Self {
         let target = ErrorTarget { kind: "parameter", name: "id".to_owned(), value: id.to_owned() };
         let message = format!("The {kind} {id} was not found. {}", codes::message("not_found"));
-        Self { target: Some(target), ..Self::with_message("not_found", message) }
+        Self { target: Some(Box::new(target)), ..Self::with_message("not_found", message) }
     }
 
     fn vpc_body(&self, trace: &str) -> Value {
@@ -75,7 +75,8 @@ impl ApiError {
             "code": self.code, "message": self.message,
             "more_info": format!("https://cloud.ibm.com/docs/vpc?topic=vpc-rias-error-messages#{anchor}"),
         });
-        if let Some(ErrorTarget { kind, name, value }) = &self.target {
+        if let Some(target) = &self.target {
+            let ErrorTarget { kind, name, value } = &**target;
             error["target"] = json!({"name": name, "type": kind, "value": value});
         }
         json!({"errors": [error], "trace": trace})

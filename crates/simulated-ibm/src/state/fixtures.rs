@@ -28,6 +28,8 @@ const IMAGES: [(&str, &str, u64); 5] = [
     ("ibm-ubuntu-24-04-minimal-amd64-2", "ubuntu-24-04-amd64", 100),
     ("ibm-debian-12-9-minimal-amd64-2", "debian-12-amd64", 100),
 ];
+/// The quota definition of resource groups.
+const QUOTA: &str = "a3d7b8d01e261c24677937c29ab33f3c";
 const PUBLIC_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFHa9v5e5Yr1l0K1qQn3mZ0cX3l1bq0w0f8yYt1uT7kX simulated";
 
 /// An image to be added.
@@ -72,7 +74,7 @@ impl World {
         let json = json!({
             "id": id, "crn": format!("crn:v1:bluemix:public:resource-controller::a/{ACCOUNT}::resource-group:{id}"),
             "account_id": ACCOUNT, "name": name, "state": "ACTIVE", "default": is_default,
-            "quota_id": "a3d7b8d01e261c24677937c29ab33f3c", "quota_url": "/v2/quota_definitions/a3d7b8d01e261c24677937c29ab33f3c",
+            "quota_id": QUOTA, "quota_url": format!("/v2/quota_definitions/{QUOTA}"),
             "payment_methods_url": format!("/v2/resource_groups/{id}/payment_methods"), "resource_linkages": [],
             "teams_url": format!("/v2/resource_groups/{id}/teams"), "created_at": now, "updated_at": now,
         });

@@ -58,7 +58,7 @@ async fn wrong_keys_and_forms_have_the_codes_of_iam() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_that_identify_themselves_get_refresh_tokens_until_these_are_revoked() {
+async fn clients_that_identify_themselves_get_refresh_tokens() {
     let cloud = Cloud::with_tokens(&[]);
     let (_, json) = token(&cloud, &format!("{APIKEY}simulated-api-key"), &[("authorization", "Basic Yng6Yng=")]).await;
     let form = format!("grant_type=refresh_token&refresh_token={}", text(&json["refresh_token"]));

@@ -74,7 +74,7 @@ async fn public_images_cannot_be_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_of_images_show_the_newest_first_and_hide_names_of_groups_by_a_knob() {
+async fn lists_of_images_show_the_newest_first() {
     let cloud = Cloud::new(&[]);
     cloud.sim("POST", "image?name=ibm-debian-12-newest&os=debian-12-amd64").await;
     let images = cloud.get("images?visibility=public&status=available,deprecated").await;

@@ -34,7 +34,7 @@ async fn pages_have_all_items_newest_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_begins_after_the_last_item_of_the_page_before_even_if_that_is_gone() {
+async fn a_page_begins_after_the_last_item_of_the_page_before() {
     let cloud = Cloud::new(&[]);
     cloud.sim("POST", "foreign?count=6").await;
     let (names, _) = pages(&cloud, "limit=3", "remove?name=foreign-0004").await;
