@@ -186,14 +186,18 @@ impl World {
         };
         let subnet = self.subnets.iter().find(is_of_zone).map(|subnet| subnet.id.clone());
         let image = self.images.iter().find(|image| !image.details.is_own).map(|image| image.id.clone());
+        let known = self.profiles.get(profile).map_or("cx2-2x4", |_| profile);
         let body = json!({
-            "name": name, "profile": {"name": profile}, "zone": {"name": zone}, "image": {"id": image},
+            "name": name, "profile": {"name": known}, "zone": {"name": zone}, "image": {"id": image},
             "resource_group": {"id": group}, "primary_network_interface": {"subnet": {"id": subnet}},
         });
         let added = self.instance_spec(&body).and_then(|spec| self.add_instance(spec));
         match added {
             Ok(id) => {
                 self.set_instance_status(&id, "running", None);
+                if let Some(instance) = self.instances.get_mut(&id) {
+                    instance.value_mut()["profile"]["name"] = json!(profile);
+                }
                 None
             }
             Err(refused) => Some(refused.message),

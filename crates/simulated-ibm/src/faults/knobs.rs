@@ -66,6 +66,9 @@ pub struct Knobs {
     /// Every n-th deletion of a floating IP is accepted, but has no effect.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub floating_ips_stay_every: u64,
+    /// Every n-th floating IP fails instead of becoming available.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub floating_ips_fail_every: u64,
     /// Every n-th deletion of an instance leaves it deleting forever.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub stuck_deleting_every: u64,

@@ -33,6 +33,8 @@ pub struct RunStats {
     pub instances_at_once_max: u64,
     #[serde(skip)]
     present_by_node: BTreeMap<String, u64>,
+    #[serde(skip)]
+    pub floating_ip_creations: u64,
     /// Deletions of instances and of floating IPs, for the knobs that leave something behind.
     #[serde(skip)]
     pub instance_deletions: u64,

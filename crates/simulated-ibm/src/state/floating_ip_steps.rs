@@ -12,6 +12,8 @@ pub struct FloatingIp {
     pub zone: String,
     /// The interface that it has, or will have after `attach_s`.
     pub interface: Option<String>,
+    /// It will be failed instead of available.
+    pub is_doomed: bool,
 }
 
 impl World {
@@ -25,7 +27,9 @@ impl World {
             "resource_group": self.group_reference(group), "status": "pending", "zone": self.zone_reference(zone),
         });
         let zone = zone.to_owned();
-        self.floating_ips.insert(&id, json, FloatingIp { address, zone: zone.clone(), interface: None });
+        self.stats.floating_ip_creations += 1;
+        let is_doomed = is_nth(self.knobs.floating_ips_fail_every, self.stats.floating_ip_creations);
+        self.floating_ips.insert(&id, json, FloatingIp { address, zone: zone.clone(), interface: None, is_doomed });
         self.record("floating_ips", &id, name, &zone);
         let time = self.duration(self.knobs.floating_ip_s);
         self.schedule(time, Step::FloatingIpAvailable(id.clone()));
@@ -53,6 +57,10 @@ impl World {
 
     pub fn floating_ip_available(&mut self, id: &str) {
         if let Some(floating_ip) = self.floating_ips.get_mut(id).filter(|one| one.status() == "pending") {
+            if floating_ip.details.is_doomed {
+                floating_ip.set_status("failed");
+                return;
+            }
             floating_ip.set_status("available");
             self.history.ready(id, self.now);
         }

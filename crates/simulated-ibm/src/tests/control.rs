@@ -79,7 +79,9 @@ async fn foreign_resources_are_ready_and_in_a_group_of_their_own() {
     assert_eq!(state["volumes"], json!({"attached": 3, "unattached": 3}));
     cloud.sim("POST", "foreign?count=3&prefix=instance-").await;
     assert_eq!(cloud.count("instances").await, 3, "names that exist are skipped");
-    for wrong in ["kind=none", "count=x", "zone=mars", "profile=none", "prefix=A"] {
+    cloud.sim("POST", "foreign?prefix=old-&profile=bc1-2x8").await;
+    assert_eq!(cloud.get("instances").await["instances"][0]["profile"]["name"], "bc1-2x8");
+    for wrong in ["kind=none", "count=x", "zone=mars", "prefix=A"] {
         assert_eq!(cloud.call("POST", &format!("/sim/foreign?{wrong}"), b"").await.0, 400, "{wrong}");
     }
 }

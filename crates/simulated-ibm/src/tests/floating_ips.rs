@@ -33,6 +33,19 @@ async fn a_floating_ip_is_pending_then_available_and_can_be_deleted_then() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_floating_ip_can_only_be_deleted() {
+    let cloud = Cloud::new(&["--floating-ips-fail-every", "2"]);
+    let (path, _) = interface(&cloud, "one").await;
+    let (first, second) = (floating_ip(&cloud, "first").await, floating_ip(&cloud, "second").await);
+    pass(1.0).await;
+    for (id, status) in [(&first, "available"), (&second, "failed")] {
+        assert_eq!(cloud.get(&format!("floating_ips/{id}")).await["status"], status);
+    }
+    assert_eq!(code(cloud.vpc("PUT", &format!("{path}/{second}"), Value::Null).await), refused(409, "invalid_state"));
+    assert_eq!(cloud.delete(&format!("floating_ips/{second}")).await.0, 204);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interface_has_one_floating_ip_and_a_floating_ip_one_interface() {
     let cloud = Cloud::new(&["--attach-s", "2"]);
     let (one, target) = interface(&cloud, "one").await;
