@@ -7,9 +7,10 @@ use crate::faults::codes;
 use crate::methods::fields::is_name;
 use crate::server::call::Call;
 use crate::server::response::Response;
+use crate::state::fixtures::{Image, NewImage, Subnet};
 use crate::state::instance::STATUSES;
 use crate::state::instance_steps::status_reason;
-use crate::state::table::Table;
+use crate::state::table::{Entry, Table};
 use crate::state::volume::NewVolume;
 use crate::state::world::World;
 
@@ -181,9 +182,8 @@ impl World {
         if self.instances.by_name(name).is_some() {
             return None;
         }
-        let is_of_zone = |subnet: &&crate::state::table::Entry<crate::state::fixtures::Subnet>| {
-            subnet.details.zone == zone && subnet.name().starts_with("nodepool-")
-        };
+        let is_of_zone =
+            |subnet: &&Entry<Subnet>| subnet.details.zone == zone && subnet.name().starts_with("nodepool-");
         let subnet = self.subnets.iter().find(is_of_zone).map(|subnet| subnet.id.clone());
         let image = self.images.iter().find(|image| !image.details.is_own).map(|image| image.id.clone());
         let known = self.profiles.get(profile).map_or("cx2-2x4", |_| profile);
@@ -218,7 +218,6 @@ impl World {
     }
 
     fn add_foreign_image(&mut self, name: &str, group: &str) -> Option<String> {
-        use crate::state::fixtures::{Image, NewImage};
         if self.images.by_name(name).is_some() {
             return None;
         }

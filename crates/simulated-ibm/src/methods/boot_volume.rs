@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::methods::fields::Fields;
 use crate::methods::references::referenced;
-use crate::server::response::ApiResult;
+use crate::server::response::{ApiError, ApiResult};
 use crate::state::volume::PROFILES;
 use crate::state::world::World;
 
@@ -66,7 +66,7 @@ impl World {
 }
 
 /// The error for a name that another resource of the kind has.
-pub fn not_unique(fields: &Fields<'_>) -> crate::server::response::ApiError {
+pub fn not_unique(fields: &Fields<'_>) -> ApiError {
     let name = fields.value("name").and_then(Value::as_str).unwrap_or_default();
     fields.invalid("name", "validation_unique_failed", &format!("Provided Name ({name}) is not unique"))
 }

@@ -10,7 +10,7 @@ use crate::methods::fields::{Fields, parsed};
 use crate::server::call::Call;
 use crate::server::response::{ApiError, ApiResult, Response};
 use crate::state::instance::{AddressFields, Instance, with_addresses};
-use crate::state::table::Entry;
+use crate::state::table::{Entry, Table};
 use crate::state::world::World;
 
 /// The first version of the API whose network interfaces have `primary_ip`.
@@ -81,12 +81,7 @@ impl World {
     }
 
     /// The name in the body of a change, which no other resource of the table has.
-    pub fn new_unique_name<T>(
-        &self,
-        table: &crate::state::table::Table<T>,
-        body: &Value,
-        id: &str,
-    ) -> ApiResult<Option<String>> {
+    pub fn new_unique_name<T>(&self, table: &Table<T>, body: &Value, id: &str) -> ApiResult<Option<String>> {
         let fields = Fields::new(body, "", &["name", "target"])?;
         let Some(name) = fields.name()? else { return Ok(None) };
         match table.by_name(name) {

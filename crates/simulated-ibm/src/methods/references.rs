@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::methods::fields::Fields;
-use crate::server::response::ApiResult;
+use crate::server::response::{ApiError, ApiResult};
 use crate::state::table::Table;
 use crate::state::world::World;
 
@@ -68,9 +68,9 @@ fn identity(value: &Value, path: &str, keys: &[&str]) -> ApiResult<String> {
     Err(reference.missing(keys[0]))
 }
 
-fn unknown(fields: &Fields<'_>, name: &str, kind: &str, wanted: &str) -> crate::server::response::ApiError {
+fn unknown(fields: &Fields<'_>, name: &str, kind: &str, wanted: &str) -> ApiError {
     let key = fields.value(name).and_then(Value::as_object).and_then(|object| object.keys().next());
     let path = format!("{}.{}", fields.field(name), key.map_or("id", String::as_str));
     let message = format!("The {kind} {wanted} cannot be found.");
-    crate::server::response::ApiError::field("bad_field", &path, wanted, message)
+    ApiError::field("bad_field", &path, wanted, message)
 }

@@ -1,6 +1,7 @@
 //! The life of an instance: it is created, boots or fails, stops, and is deleted.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use simulated_service::knobs::is_nth;
 
 use crate::faults::codes;
 use crate::state::history::Lifetime;
@@ -122,11 +123,11 @@ impl World {
         self.history.end_asked(id, "deleted", self.now);
         self.set_instance_status(id, "deleting", None);
         self.stats.instance_deletions += 1;
-        if simulated_service::knobs::is_nth(self.knobs.stuck_deleting_every, self.stats.instance_deletions) {
+        if is_nth(self.knobs.stuck_deleting_every, self.stats.instance_deletions) {
             self.stats.left_behind += 1;
             return;
         }
-        if simulated_service::knobs::is_nth(self.knobs.volumes_stay_every, self.stats.instance_deletions)
+        if is_nth(self.knobs.volumes_stay_every, self.stats.instance_deletions)
             && let Some(instance) = self.instances.get_mut(id)
         {
             instance.details.deletes_volume = false;
@@ -166,7 +167,7 @@ impl World {
     }
 
     /// The JSON to which the target of a floating IP refers: a network interface, or a virtual network interface.
-    pub fn interface_reference(&self, interface: &str) -> Option<serde_json::Value> {
+    pub fn interface_reference(&self, interface: &str) -> Option<Value> {
         let instance = self.instances.get(self.interfaces.get(interface)?)?;
         let value = instance.value();
         let mut found = reference(&value["primary_network_interface"]);
@@ -180,7 +181,7 @@ impl World {
 }
 
 /// An item of `status_reasons`.
-pub fn status_reason(code: &str) -> serde_json::Value {
+pub fn status_reason(code: &str) -> Value {
     let anchor = code.replace('_', "-");
     json!({
         "code": code, "message": codes::reason_message(code),
