@@ -36,6 +36,7 @@ const COMMAND_CHECKS: [(&str, CommandCheck); 28] = [
     ("cargo run --example simulated-kubernetes", RunsUntil("listening on ")),
     ("cargo run --example simulated-ec2", RunsUntil("listening on ")),
     ("cargo run --example simulated-gce", RunsUntil("listening on ")),
+    ("cargo run --example simulated-azure", RunsUntil("listening on ")),
     ("cargo run --example coordinator", RunsUntil("127.0.0.1:")),
     ("apt ", COVERED_IN_SYSTEMD),
     ("systemctl", COVERED_IN_SYSTEMD),
