@@ -1,6 +1,7 @@
 //! Clouds to test against, as processes on loopback: the project's simulations, and moto.
 
 pub mod moto;
+pub mod simulated_azure;
 pub mod simulated_ec2;
 pub mod simulated_gce;
 pub mod simulated_kubernetes;
