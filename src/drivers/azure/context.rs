@@ -255,10 +255,12 @@ impl ProviderContext {
             let name = match usage.name.value.as_str() {
                 "cores" => "cores".to_owned(),
                 "virtualMachines" => "instances".to_owned(),
-                family => match needs.iter().flat_map(Resources::names).find(|name| name.eq_ignore_ascii_case(family)) {
-                    Some(name) => name.to_owned(),
-                    None => continue,
-                },
+                family => {
+                    match needs.iter().flat_map(Resources::names).find(|name| name.eq_ignore_ascii_case(family)) {
+                        Some(name) => name.to_owned(),
+                        None => continue,
+                    }
+                }
             };
             limits.set(&name, usage.limit);
             others.set(&name, (usage.current_value - own.get(&name)).max(0.0));

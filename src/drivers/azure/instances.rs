@@ -35,8 +35,7 @@ fn to_instance(context: &ProviderContext, machine: &Machine, found: &Found) -> I
     };
     add_addresses(&mut instance, machine, found);
     let public = instance.public_ipv4.clone().or_else(|| instance.public_ipv6.clone());
-    instance.interface_ip =
-        public.or_else(|| instance.private_ipv4.clone()).or_else(|| instance.private_ipv6.clone());
+    instance.interface_ip = public.or_else(|| instance.private_ipv4.clone()).or_else(|| instance.private_ipv6.clone());
     instance
 }
 
@@ -86,9 +85,7 @@ pub fn is_addressed(instance: &Instance, network: &PoolNetwork) -> bool {
 pub fn launched(instance: &Instance, network: &PoolNetwork) -> Instance {
     let private = instance.private_ipv4.clone().or_else(|| instance.private_ipv6.clone());
     match private {
-        Some(private) if network.use_internal_ip => {
-            Instance { interface_ip: Some(private), ..instance.clone() }
-        }
+        Some(private) if network.use_internal_ip => Instance { interface_ip: Some(private), ..instance.clone() },
         _ => instance.clone(),
     }
 }

@@ -143,8 +143,7 @@ pub fn read_label(
     diagnostics: &mut Diagnostics,
 ) -> AzureLabel {
     let mut problem = image.as_ref().err().cloned();
-    let missing =
-        || (LabelImage::Cloud(String::new()), ImageSource::Missing, Login::default(), ImageAccess::default());
+    let missing = || (LabelImage::Cloud(String::new()), ImageSource::Missing, Login::default(), ImageAccess::default());
     let (image, source, login, access) = image.unwrap_or_else(|_| missing());
     let hardware = node.given("hardware-profile");
     let size = hardware.and_then(|hardware| diagnostics.or_default(hardware.text("vm-size"))).unwrap_or_default();

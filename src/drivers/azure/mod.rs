@@ -137,9 +137,7 @@ impl Driver for Azure {
             Job::List | Job::ListServerIds => Machine::List(Box::new(ListInstances::new(context))),
             Job::ListUnused(kinds) => Machine::ListUnused(Box::new(ListUnused::new(context, kinds))),
             Job::DeleteUnused(resource) => match leaks::kind_of(resource.kind) {
-                Some(kind @ (Kind::Interface | Kind::Address | Kind::Disk))
-                    if resource.kind != leaks::UPLOAD_DISKS =>
-                {
+                Some(kind @ (Kind::Interface | Kind::Address | Kind::Disk)) if resource.kind != leaks::UPLOAD_DISKS => {
                     Machine::DeleteUnused(DeleteUnused::new(context, kind, resource))
                 }
                 _ => Machine::DeleteImage(DeleteImage::new(context, &resource.id)),

@@ -100,10 +100,8 @@ fn os_profile(label: &AzureLabel, name: &str) -> Value {
 fn ip_configurations(context: &ProviderContext, label: &AzureLabel, name: &str, tags: &Tags) -> Vec<Value> {
     let subnet = subnet(&context.scope, &context.settings.subnet);
     let network = &label.network;
-    let versions = [
-        (network.ipv4, network.public_ipv4, "v4", "IPv4"),
-        (network.ipv6, network.public_ipv6, "v6", "IPv6"),
-    ];
+    let versions =
+        [(network.ipv4, network.public_ipv4, "v4", "IPv4"), (network.ipv6, network.public_ipv6, "v6", "IPv6")];
     let wanted = versions.into_iter().filter(|(is_wanted, ..)| *is_wanted);
     wanted
         .enumerate()
@@ -146,8 +144,7 @@ fn generate_password() -> String {
         let text = format!("{}{}", nodepool_rng::uuid(), nodepool_rng::uuid()).replace('-', "");
         let hash = Sha256::digest(text.as_bytes());
         let random = format!("{}{}", STANDARD_TEXT.encode(hash), STANDARD_TEXT.encode(Sha256::digest(hash)));
-        let password: String =
-            random.chars().filter(char::is_ascii_alphanumeric).take(PASSWORD_LENGTH).collect();
+        let password: String = random.chars().filter(char::is_ascii_alphanumeric).take(PASSWORD_LENGTH).collect();
         let has = |is: fn(&char) -> bool| password.chars().any(|letter| is(&letter));
         if has(char::is_ascii_lowercase) && has(char::is_ascii_uppercase) && has(char::is_ascii_digit) {
             return password;

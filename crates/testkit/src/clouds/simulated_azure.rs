@@ -54,9 +54,7 @@ impl SimulatedAzure {
     /// The driver with this Azure.
     pub fn driver(&self) -> InProcessDriver {
         let auth = self.auth.clone();
-        InProcessDriver::new("azure", move |section, start| {
-            Ok(start.with(azure::open_with(section, auth.clone())?))
-        })
+        InProcessDriver::new("azure", move |section, start| Ok(start.with(azure::open_with(section, auth.clone())?)))
     }
 
     /// Sets knobs, for example `json!({"boot_s": 5})`; the others are unchanged.

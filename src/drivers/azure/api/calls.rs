@@ -46,7 +46,11 @@ pub struct Call {
 pub enum Request {
     Arm(Box<ArmRequest>),
     /// Writes pages of a disk, several at a time.
-    SendPages { sas: SasUrl, file: PathBuf, pages: Vec<Page> },
+    SendPages {
+        sas: SasUrl,
+        file: PathBuf,
+        pages: Vec<Page>,
+    },
 }
 
 /// A request to the Resource Manager.
@@ -188,13 +192,7 @@ impl Call {
     }
 }
 
-fn arm(
-    key: &'static str,
-    method: Method,
-    link: Link,
-    query: Vec<(&'static str, String)>,
-    body: Option<Value>,
-) -> Call {
+fn arm(key: &'static str, method: Method, link: Link, query: Vec<(&'static str, String)>, body: Option<Value>) -> Call {
     let changes = method != Method::GET;
     let lane = if changes { Lane::Change } else { Lane::Read };
     let request = Request::Arm(Box::new(ArmRequest { method, link, query, body, creates: false }));

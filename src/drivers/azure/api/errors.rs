@@ -198,7 +198,8 @@ mod tests {
     #[test]
     fn codes_say_what_a_launch_does_next() {
         let kind = |status, code, message| refused(status, code, message).into_launch_error().kind();
-        let family = "Operation could not be completed as it results in exceeding approved standardDSv3Family Cores quota.";
+        let family =
+            "Operation could not be completed as it results in exceeding approved standardDSv3Family Cores quota.";
         assert_eq!(kind(409, "OperationNotAllowed", family), "quota");
         assert_eq!(kind(409, "OperationNotAllowed", "the disk is attached"), "failed");
         assert_eq!(kind(400, "PublicIPCountLimitReached", "m"), "quota");

@@ -36,7 +36,9 @@ impl ListImages {
             Input::Reply(result) => result.and_then(|reply| self.pages.add(reply)),
             input @ Input::Observed(_) => Err(failed(format!("unexpected {input:?}"))),
         };
-        match result.and_then(|call| if call.is_some() { Ok((call, Vec::new())) } else { Ok((None, self.pages.read()?)) }) {
+        match result
+            .and_then(|call| if call.is_some() { Ok((call, Vec::new())) } else { Ok((None, self.pages.read()?)) })
+        {
             Ok((Some(call), _)) => Next::Call(call),
             Ok((None, images)) => Next::Done(Outcome::Images(images.into_iter().map(stored).collect())),
             Err(error) => Next::Failed(error),

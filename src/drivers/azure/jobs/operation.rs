@@ -99,9 +99,7 @@ impl Await {
             Err(error) => (None, Err(error)),
         };
         match state {
-            Ok(State::Running) if self.polls >= MAX_POLLS => {
-                Awaited::Ended(Err(failed("the operation does not end")))
-            }
+            Ok(State::Running) if self.polls >= MAX_POLLS => Awaited::Ended(Err(failed("the operation does not end"))),
             Ok(State::Running) => {
                 self.polls += 1;
                 self.poll(pause)
