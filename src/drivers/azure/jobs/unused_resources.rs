@@ -1,6 +1,6 @@
 //! Listing of resources that may be left behind, and their deletion.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::azure::api::api_types::{Address, Disk, Image, Interface};
@@ -26,13 +26,21 @@ pub struct ListUnused {
     /// Kinds that are still to be listed, the current one first.
     kinds: VecDeque<&'static str>,
     pages: Pages,
+    /// Ids of interfaces without a machine, in small letters: addresses that only they use are unused, too.
+    free_interfaces: BTreeSet<String>,
     unused: UnusedResources,
 }
 
 impl ListUnused {
     pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
         let kinds = kinds.iter().copied().collect();
-        Self { context, kinds, pages: Pages::new(""), unused: UnusedResources::default() }
+        Self {
+            context,
+            kinds,
+            pages: Pages::new(""),
+            free_interfaces: BTreeSet::new(),
+            unused: UnusedResources::default(),
+        }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -78,11 +86,15 @@ impl ListUnused {
             INTERFACES => {
                 let interfaces: Vec<Interface> = self.pages.read()?;
                 let unused = interfaces.into_iter().filter(|interface| interface.properties.virtual_machine.is_none());
-                unused.for_each(|interface| add(interface.name, interface.tags));
+                for interface in unused {
+                    self.free_interfaces.insert(interface.id.to_lowercase());
+                    add(interface.name, interface.tags);
+                }
             }
             ADDRESSES => {
                 let addresses: Vec<Address> = self.pages.read()?;
-                let unused = addresses.into_iter().filter(|address| address.properties.ip_configuration.is_none());
+                let free = &self.free_interfaces;
+                let unused = addresses.into_iter().filter(|address| is_unused(address, free));
                 unused.for_each(|address| add(address.name, address.tags));
             }
             DISKS | UPLOAD_DISKS => {
@@ -103,6 +115,13 @@ impl ListUnused {
         }
         Ok(None)
     }
+}
+
+/// An address names the configuration of its interface: `…/networkInterfaces/NAME/ipConfigurations/NAME`.
+fn is_unused(address: &Address, free_interfaces: &BTreeSet<String>) -> bool {
+    let Some(configuration) = &address.properties.ip_configuration else { return true };
+    let id = configuration.id.to_lowercase();
+    id.split_once("/ipconfigurations/").is_some_and(|(interface, _)| free_interfaces.contains(interface))
 }
 
 /// Deletes an interface, an address or a disk.
