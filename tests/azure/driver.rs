@@ -157,7 +157,7 @@ fn throttling_fails_no_attempt_and_is_obeyed() {
     on_real_time(async {
         let mut harness = Harness::start(&[], "", "", "").await;
         harness.cloud.control("throttle?calls=1&retry_after_s=3").await;
-        let begun = std::time::Instant::now();
+        let begun = tokio::time::Instant::now();
         harness.launch("0000000001").await.unwrap();
         assert!(begun.elapsed().as_secs_f64() >= 3.0);
         assert_eq!(harness.cloud.calls("vm.create").await.len(), 2);
