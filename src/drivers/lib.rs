@@ -2,6 +2,8 @@
 
 #[cfg(feature = "aws")]
 pub mod aws;
+#[cfg(feature = "azure")]
+pub mod azure;
 pub mod common;
 pub mod example;
 pub mod fake;
@@ -34,6 +36,8 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     "metastatic",
     #[cfg(feature = "aws")]
     "aws",
+    #[cfg(feature = "azure")]
+    "azure",
     #[cfg(feature = "gce")]
     "gce",
 ];
@@ -55,6 +59,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "kubernetes" | "openshift" | "openshiftpods" => Ok(visitor.with(kubernetes::open(section)?)),
         #[cfg(feature = "aws")]
         "aws" => Ok(visitor.with(aws::open(section)?)),
+        #[cfg(feature = "azure")]
+        "azure" => Ok(visitor.with(azure::open(section)?)),
         #[cfg(feature = "gce")]
         "gce" => Ok(visitor.with(gce::open(section)?)),
         "metastatic" => Ok(visitor.with(metastatic::open_without_launcher(section)?)),
@@ -78,6 +84,8 @@ pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
         "kubernetes" | "openshift" | "openshiftpods" => kubernetes::files(),
         #[cfg(feature = "aws")]
         "aws" => aws::files(),
+        #[cfg(feature = "azure")]
+        "azure" => azure::files(section),
         #[cfg(feature = "gce")]
         "gce" => gce::files(),
         _ => Vec::new(),
@@ -97,6 +105,8 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "metastatic" => metastatic::diagnostics(section),
         #[cfg(feature = "aws")]
         "aws" => aws::diagnostics(section),
+        #[cfg(feature = "azure")]
+        "azure" => azure::diagnostics(section),
         #[cfg(feature = "gce")]
         "gce" => gce::diagnostics(section),
         _ => Vec::new(),
