@@ -32,7 +32,8 @@ pub trait SimpleAdapter: Send + 'static {
         guard: &CallGuard,
     ) -> impl Future<Output = Result<Creation, CloudError>>;
 
-    /// Requests the deletion. `NotFound` counts as success. Returns the operation that performs it, if the cloud names
+    /// Requests the deletion. `NotFound` says that there is nothing to delete now; if listings still show the
+    /// instance, the deletion is requested again. Returns the operation that performs it, if the cloud names
     /// one. The guard is as for `create_instance`.
     fn delete_instance(
         &self,

@@ -41,8 +41,8 @@ pub enum Step {
     Delete(ExternalId),
     Deleting(ExternalId),
     AwaitingOperation(ExternalId, Operation),
-    /// The number of listings in which the instance was not ending.
-    AwaitingDeletion(ExternalId, u32),
+    /// The number of listings in which the instance was not ending, if the cloud did not accept the deletion.
+    AwaitingDeletion(ExternalId, Option<u32>),
     List,
     ListUnused(Vec<&'static str>),
     ListingUnused,
@@ -95,14 +95,14 @@ impl StateMachine for Machine {
                 self.await_deletion(id, operation, Duration::ZERO)
             }
             (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted(None)))) => {
-                self.observe(Step::AwaitingDeletion(id, 0))
+                self.observe(Step::AwaitingDeletion(id, None))
             }
             // Only a listing shows that it is gone.
             (Step::Deleting(id) | Step::AwaitingOperation(id, _), Input::Reply(Err(CloudError::NotFound(_)))) => {
-                self.observe(Step::AwaitingDeletion(id, 0))
+                self.observe(Step::AwaitingDeletion(id, Some(0)))
             }
             (Step::AwaitingOperation(id, operation), Input::Reply(Ok(Reply::Operation(state)))) => match state {
-                OperationState::Ended => self.observe(Step::AwaitingDeletion(id, 0)),
+                OperationState::Ended => self.observe(Step::AwaitingDeletion(id, None)),
                 OperationState::Running => self.await_deletion(id, operation, OPERATION_PAUSE),
             },
             (Step::AwaitingOperation(id, operation), Input::Reply(Err(CloudError::Deadline))) => {
@@ -111,9 +111,11 @@ impl StateMachine for Machine {
             (Step::AwaitingDeletion(id, idle), Input::Observed(inventory)) => match inventory.find(&id) {
                 None => Next::Done(Outcome::Deleted),
                 Some(instance) if instance.state == InstanceState::Stopping => {
-                    self.observe(Step::AwaitingDeletion(id, 0))
+                    self.observe(Step::AwaitingDeletion(id, idle))
                 }
-                Some(_) if idle < MAX_IDLE_LISTINGS => self.observe(Step::AwaitingDeletion(id, idle + 1)),
+                Some(_) if idle.is_none_or(|idle| idle < MAX_IDLE_LISTINGS) => {
+                    self.observe(Step::AwaitingDeletion(id, idle.map(|idle| idle + 1)))
+                }
                 Some(_) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
             },
             (Step::List, Input::Start) => self.call(Step::List, keys.list, Request::List),

@@ -394,7 +394,9 @@ impl Gce {
         match sent {
             Ok(operation) => Ok(Some(handle(zone, &operation))),
             // Another operation is under way. If it is no deletion, the listings show that.
-            Err(Refusal::ByGoogle(error, _)) if error.reason == "resourceNotReady" => Ok(None),
+            Err(Refusal::ByGoogle(error, _)) if error.reason == "resourceNotReady" => {
+                Err(CloudError::NotFound(error.text()))
+            }
             Err(refusal) => Err(refusal.into()),
         }
     }
