@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::label::{AwsLabel, ImageSource, Market, PoolNetwork, read_label};
-use crate::common::python_format::python_str;
+use crate::common::python_format::texts;
 use crate::common::server_section;
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, Unavailable};
 use nodepool_driver::state_machine::Spacing;
@@ -177,15 +177,6 @@ pub type CloudImages = BTreeMap<String, (ImageSource, Login)>;
 /// Images of the builder by name.
 pub type DiskImages = BTreeMap<ImageName, (Arc<DiskImageSpec>, Login)>;
 
-fn login(node: &YamlNode, username: Option<String>, diagnostics: &mut Diagnostics) -> Login {
-    Login {
-        username,
-        python_path: Some(diagnostics.or_default(node.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
-        shell_type: diagnostics.or_default(node.text("shell-type")),
-        ..server_section::connection(node, diagnostics)
-    }
-}
-
 fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
     let mut images = CloudImages::new();
     for image in diagnostics.mappings(node, "cloud-images", "a cloud image") {
@@ -202,7 +193,7 @@ fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
                 ImageSource::Missing
             }
         };
-        let login = login(image, username, diagnostics);
+        let login = server_section::image_login(image, username, diagnostics);
         images.insert(name, (source, login));
     }
     images
@@ -258,7 +249,7 @@ fn disk_images(provider: &ProviderConfig, has_bucket: bool, diagnostics: &mut Di
         }
         let top = provider.label_images.get(&name).map(|image| image.username.clone());
         let username = diagnostics.or_default(node.text("username")).or(top);
-        let login = login(node, username, diagnostics);
+        let login = server_section::image_login(node, username, diagnostics);
         images.insert(name, (Arc::new(spec), login));
     }
     images
@@ -298,40 +289,19 @@ fn image_of(
         return match images.get(&name) {
             Some((ImageSource::Missing, _)) => Err(format!("cloud image {name} names no AMI")),
             Some((source, login)) => Ok((LabelImage::Cloud(name), source.clone(), login.clone())),
-            None => Err(unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
+            None => Err(server_section::unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
         };
     }
     if let Some(name) = diagnostics.or_default(node.text("diskimage")) {
         let image = ImageName::from(name.clone());
         return match disk_images.get(&image) {
             Some((_, login)) => Ok((LabelImage::Disk(image), ImageSource::Uploaded, login.clone())),
-            None => Err(unknown_image(node, "diskimage", &name, label, provider, diagnostics)),
+            None => Err(server_section::unknown_image(node, "diskimage", &name, label, provider, diagnostics)),
         };
     }
     let problem = format!("label {label} names neither cloud-image nor diskimage");
     diagnostics.warning(node.at, problem.clone(), "add one of them; the label is out of service");
     Err(problem)
-}
-
-fn unknown_image(
-    node: &YamlNode,
-    key: &str,
-    name: &str,
-    label: &LabelName,
-    provider: &ProviderConfig,
-    diagnostics: &mut Diagnostics,
-) -> String {
-    let at = node.get(key).map_or(node.at, |value| value.at);
-    let provider = &provider.name;
-    let message = format!("{key} {name} does not exist in provider {provider} but is referenced in label {label}");
-    diagnostics.error(at, message.clone(), format!("define it in `{key}s` of the provider"));
-    message
-}
-
-/// A mapping of texts, in which other values are written as Python writes them.
-pub fn texts(node: &YamlNode, key: &str) -> BTreeMap<String, String> {
-    let entries = node.given(key).map(YamlNode::entries).unwrap_or_default();
-    entries.iter().map(|(key, value)| (key.text.clone(), python_str(&value.to_json()))).collect()
 }
 
 #[cfg(test)]

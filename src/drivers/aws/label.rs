@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::config::{VolumeSpec, texts};
+use super::config::VolumeSpec;
+use crate::common::python_format::texts;
 use nodepool_driver::facts::{LabelImage, Login};
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::{PoolConfig, ProviderConfig};

@@ -16,8 +16,8 @@ mod test_settings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use crate::common::file_stamps::FileStamps;
 use aws_credential_types::Credentials;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -59,14 +59,6 @@ pub struct Aws {
     stamps: FileStamps,
 }
 
-/// Times of change of the files of profiles; `None` for one that does not exist.
-type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
-
-fn stamps() -> FileStamps {
-    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    api::credentials::files().into_iter().map(|path| (path.clone(), changed(&path))).collect()
-}
-
 pub fn open(section: &ProviderConfig) -> Result<Aws, Vec<Diagnostic>> {
     open_from(section, None)
 }
@@ -89,7 +81,7 @@ fn open_from(section: &ProviderConfig, source: Option<Source>) -> Result<Aws, Ve
         return Err(diagnostics.items);
     }
     let source = source.unwrap_or_else(|| Source::Chain { profile: settings.profile.clone() });
-    let stamps = stamps();
+    let stamps = FileStamps::read(files());
     let connection = Connection::new(Account::new(source, settings.region.clone())).map_err(|error| {
         let help = format!("provider {} is out of service", section.name);
         vec![Diagnostic::error(section.section.at, error).help(help)]
@@ -161,8 +153,7 @@ impl Driver for Aws {
     }
 
     fn needs_reopen(&self) -> Option<NeedsReopen> {
-        let before = self.stamps.clone();
-        Some(NeedsReopen { files: files(), check: Arc::new(move || stamps() != before) })
+        Some(self.stamps.needs_reopen())
     }
 
     async fn prepare(&self, _: &Call) -> Result<(), CloudError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::api::credentials;
 use super::label::{AzureLabel, ImageAccess, ImageSource, PoolNetwork, read_label};
-use crate::common::python_format::python_str;
+use crate::common::python_format::texts;
 use crate::common::server_section;
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login, Unavailable};
 use nodepool_driver::state_machine::Spacing;
@@ -162,15 +162,6 @@ type CloudImages = BTreeMap<String, (ImageSource, Login, ImageAccess)>;
 /// Images of the builder by name.
 type DiskImages = BTreeMap<ImageName, (UploadEntry, Login, ImageAccess)>;
 
-fn login(node: &YamlNode, username: Option<String>, diagnostics: &mut Diagnostics) -> Login {
-    Login {
-        username,
-        python_path: Some(diagnostics.or_default(node.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
-        shell_type: diagnostics.or_default(node.text("shell-type")),
-        ..server_section::connection(node, diagnostics)
-    }
-}
-
 fn access(node: &YamlNode, default_key: Option<&str>, diagnostics: &mut Diagnostics) -> ImageAccess {
     let mut text = |key: &str| diagnostics.or_default(node.text(key)).filter(|text| !text.is_empty());
     ImageAccess {
@@ -191,7 +182,7 @@ fn cloud_images(node: &YamlNode, default_key: Option<&str>, diagnostics: &mut Di
                         its labels are out of service";
             diagnostics.warning(image.at, format!("cloud image {name} names no image"), help);
         }
-        let login = login(image, username, diagnostics);
+        let login = server_section::image_login(image, username, diagnostics);
         images.insert(name, (source, login, access(image, default_key, diagnostics)));
     }
     images
@@ -207,7 +198,7 @@ fn disk_images(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Disk
         let entry = UploadEntry { paused: node.boolean("pause").unwrap_or(false), meta };
         let top = provider.label_images.get(&name).map(|image| image.username.clone());
         let username = diagnostics.or_default(node.text("username")).or(top);
-        let login = login(node, username, diagnostics);
+        let login = server_section::image_login(node, username, diagnostics);
         images.insert(name, (entry, login, access(node, None, diagnostics)));
     }
     images
@@ -250,7 +241,7 @@ fn image_of(
             Some((_, login, access)) => {
                 Ok((LabelImage::Disk(image), ImageSource::Uploaded, login.clone(), access.clone()))
             }
-            None => Err(unknown_image(node, "diskimage", &name, label, provider, diagnostics)),
+            None => Err(server_section::unknown_image(node, "diskimage", &name, label, provider, diagnostics)),
         };
     }
     if let Some(name) = diagnostics.or_default(node.text("cloud-image")) {
@@ -259,31 +250,10 @@ fn image_of(
             Some((source, login, access)) => {
                 Ok((LabelImage::Cloud(name), source.clone(), login.clone(), access.clone()))
             }
-            None => Err(unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
+            None => Err(server_section::unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
         };
     }
     let problem = format!("label {label} names neither cloud-image nor diskimage");
     diagnostics.warning(node.at, problem.clone(), "add one of them; the label is out of service");
     Err(problem)
-}
-
-fn unknown_image(
-    node: &YamlNode,
-    key: &str,
-    name: &str,
-    label: &LabelName,
-    provider: &ProviderConfig,
-    diagnostics: &mut Diagnostics,
-) -> String {
-    let at = node.get(key).map_or(node.at, |value| value.at);
-    let provider = &provider.name;
-    let message = format!("{key} {name} does not exist in provider {provider} but is referenced in label {label}");
-    diagnostics.error(at, message.clone(), format!("define it in `{key}s` of the provider"));
-    message
-}
-
-/// A mapping of texts, in which other values are written as Python writes them.
-pub fn texts(node: &YamlNode, key: &str) -> BTreeMap<String, String> {
-    let entries = node.given(key).map(YamlNode::entries).unwrap_or_default();
-    entries.iter().map(|(key, value)| (key.text.clone(), python_str(&value.to_json()))).collect()
 }

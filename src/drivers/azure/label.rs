@@ -12,7 +12,8 @@ use nodepool_model::records::ids::LabelName;
 use python_yaml::tree::YamlNode;
 use serde_json::{Value, json};
 
-use super::config::{LabelSource, texts};
+use super::config::LabelSource;
+use crate::common::python_format::texts;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct AzureLabel {

@@ -11,8 +11,8 @@ mod request_body;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use crate::common::file_stamps::FileStamps;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
 use nodepool_driver::error::CloudError;
@@ -47,16 +47,8 @@ pub struct Azure {
     stamps: FileStamps,
 }
 
-/// Time of change of the authentication file; `None` if it does not exist.
-type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
-
-fn stamps(files: &[PathBuf]) -> FileStamps {
-    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    files.iter().map(|path| (path.clone(), changed(path))).collect()
-}
-
 pub fn open(section: &ProviderConfig) -> Result<Azure, Vec<Diagnostic>> {
-    let stamps = stamps(&files(section));
+    let stamps = FileStamps::read(files(section));
     let credentials = match config::auth_file(section) {
         Some(file) => Credentials::read(&file),
         None => Err("there is neither auth-path nor AZURE_AUTH_LOCATION".to_owned()),
@@ -66,7 +58,7 @@ pub fn open(section: &ProviderConfig) -> Result<Azure, Vec<Diagnostic>> {
 
 /// Opens the driver with the content of an authentication file, for tests and other callers.
 pub fn open_with(section: &ProviderConfig, auth: Value) -> Result<Azure, Vec<Diagnostic>> {
-    open_from(section, Credentials::of(auth), Vec::new())
+    open_from(section, Credentials::of(auth), FileStamps::default())
 }
 
 fn open_from(
@@ -151,10 +143,7 @@ impl Driver for Azure {
     }
 
     fn needs_reopen(&self) -> Option<NeedsReopen> {
-        let before = self.stamps.clone();
-        let files: Vec<PathBuf> = before.iter().map(|(path, _)| path.clone()).collect();
-        let checked = files.clone();
-        Some(NeedsReopen { files, check: Arc::new(move || stamps(&checked) != before) })
+        Some(self.stamps.needs_reopen())
     }
 
     async fn prepare(&self, _: &Call) -> Result<(), CloudError> {

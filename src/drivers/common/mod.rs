@@ -3,6 +3,7 @@
 pub mod checksums;
 pub mod dib;
 pub mod error_text;
+pub mod file_stamps;
 pub mod hook;
 pub mod image_files;
 pub mod keyscan;

@@ -1,6 +1,9 @@
 //! The subset of Python's format strings that server properties use: `{request.labels[0]}`,
 //! `{request.tenant_name!r:>8}`.
 
+use std::collections::BTreeMap;
+
+use python_yaml::tree::YamlNode;
 use serde_json::Value;
 
 /// Replaces the fields of a format string. `root` returns the value of a field's first name, such as `request`.
@@ -127,6 +130,12 @@ fn pad_text(text: String, spec: &str) -> Result<String, String> {
     };
     let pad = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
     Ok(pad(before) + &text + &pad(missing - before))
+}
+
+/// A mapping of texts, in which other values are written as Python writes them.
+pub fn texts(node: &YamlNode, key: &str) -> BTreeMap<String, String> {
+    let entries = node.given(key).map(YamlNode::entries).unwrap_or_default();
+    entries.iter().map(|(key, value)| (key.text.clone(), python_str(&value.to_json()))).collect()
 }
 
 #[cfg(test)]

@@ -170,17 +170,39 @@ pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImag
     let mut images = BTreeMap::new();
     for image in diagnostics.mappings(node, "cloud-images", "a cloud image") {
         let Some(name) = diagnostics.required(image, "name", "a cloud image") else { continue };
-        let login = Login {
-            username: diagnostics.or_default(image.text("username")),
-            python_path: Some(diagnostics.or_default(image.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
-            shell_type: diagnostics.or_default(image.text("shell-type")),
-            ..connection(image, diagnostics)
-        };
+        let username = diagnostics.or_default(image.text("username"));
+        let login = image_login(image, username, diagnostics);
         let id = diagnostics.or_default(image.text("image-id")).map(ImageRef::Id);
         let image_name = diagnostics.or_default(image.text("image-name")).unwrap_or_else(|| name.clone());
         images.insert(name, (id.unwrap_or(ImageRef::Name(image_name)), login));
     }
     images
+}
+
+/// Login of the nodes of an image.
+pub fn image_login(node: &YamlNode, username: Option<String>, diagnostics: &mut Diagnostics) -> Login {
+    Login {
+        username,
+        python_path: Some(diagnostics.or_default(node.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
+        shell_type: diagnostics.or_default(node.text("shell-type")),
+        ..connection(node, diagnostics)
+    }
+}
+
+/// Reports that a label names an image which its provider lacks; returns the message.
+pub fn unknown_image(
+    node: &YamlNode,
+    key: &str,
+    name: &str,
+    label: &LabelName,
+    provider: &ProviderConfig,
+    diagnostics: &mut Diagnostics,
+) -> String {
+    let at = node.get(key).map_or(node.at, |value| value.at);
+    let provider = &provider.name;
+    let message = format!("{key} {name} does not exist in provider {provider} but is referenced in label {label}");
+    diagnostics.error(at, message.clone(), format!("define it in `{key}s` of the provider"));
+    message
 }
 
 /// Connection type and port of the nodes of an image.

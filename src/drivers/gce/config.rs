@@ -177,12 +177,8 @@ fn cloud_images(node: &YamlNode, project: &str, diagnostics: &mut Diagnostics) -
             let help = "add `image-id` or `image-family`; its labels are out of service";
             diagnostics.warning(image.at, format!("cloud image {name} names no image"), help);
         }
-        let login = Login {
-            username: diagnostics.or_default(image.text("username")),
-            python_path: Some(diagnostics.or_default(image.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
-            shell_type: diagnostics.or_default(image.text("shell-type")),
-            ..server_section::connection(image, diagnostics)
-        };
+        let username = diagnostics.or_default(image.text("username"));
+        let login = server_section::image_login(image, username, diagnostics);
         images.insert(name, (source, login, key));
     }
     images
@@ -251,10 +247,5 @@ fn unknown_image(
         diagnostics.warning(node.at, problem.clone(), "add `cloud-image`; the label is out of service");
         return problem;
     }
-    let at = node.get("cloud-image").map_or(node.at, |value| value.at);
-    let provider = &provider.name;
-    let message =
-        format!("cloud-image {image} does not exist in provider {provider} but is referenced in label {label}");
-    diagnostics.error(at, message.clone(), "define it in `cloud-images` of the provider");
-    message
+    server_section::unknown_image(node, "cloud-image", image, label, provider, diagnostics)
 }

@@ -14,13 +14,14 @@ mod request_body;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::common::error_text::failed;
+use crate::common::file_stamps::FileStamps;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::NeedsReopen;
 use nodepool_driver::error::CloudError;
@@ -59,7 +60,7 @@ pub struct Gce {
     catalog: Mutex<Catalog>,
     /// Part of request ids that no other process has.
     process: String,
-    stamps: Vec<(PathBuf, Option<SystemTime>)>,
+    stamps: FileStamps,
 }
 
 /// Machine types, images and instances, as Google has described them.
@@ -114,7 +115,7 @@ fn open_from(section: &ProviderConfig, source: Source, endpoint: Option<&str>) -
     })?;
     let provider = section.name.clone();
     let (catalog, process) = (Mutex::default(), uuid::Uuid::new_v4().to_string());
-    let gce = Gce { provider, settings, connection, catalog, process, stamps: stamps() };
+    let gce = Gce { provider, settings, connection, catalog, process, stamps: FileStamps::read(files()) };
     Ok(Simple::new(section.name.clone(), gce))
 }
 
@@ -131,12 +132,6 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
 fn read(section: &ProviderConfig) -> (Settings, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
     (config::read(section, &mut diagnostics), diagnostics)
-}
-
-/// Times of change of the files of credentials; `None` for one that does not exist.
-fn stamps() -> Vec<(PathBuf, Option<SystemTime>)> {
-    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    files().into_iter().map(|path| (path.clone(), changed(&path))).collect()
 }
 
 impl SimpleAdapter for Gce {
@@ -309,8 +304,7 @@ impl SimpleAdapter for Gce {
     }
 
     fn needs_reopen(&self) -> Option<NeedsReopen> {
-        let before = self.stamps.clone();
-        Some(NeedsReopen { files: files(), check: Arc::new(move || stamps() != before) })
+        Some(self.stamps.needs_reopen())
     }
 }
 

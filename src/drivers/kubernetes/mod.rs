@@ -18,8 +18,8 @@ mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use crate::common::file_stamps::FileStamps;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
 use nodepool_driver::error::CloudError;
@@ -56,14 +56,6 @@ pub struct Kubernetes {
     stamps: FileStamps,
 }
 
-/// Times of change of the kubeconfig files; `None` for one that does not exist.
-type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
-
-fn stamps(files: &[PathBuf]) -> FileStamps {
-    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    files.iter().map(|path| (path.clone(), changed(path))).collect()
-}
-
 pub fn open(section: &ProviderConfig) -> Result<Kubernetes, Vec<Diagnostic>> {
     open_with(section, kubeconfig_files())
 }
@@ -75,7 +67,7 @@ pub fn open_with(section: &ProviderConfig, files: Vec<PathBuf>) -> Result<Kubern
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);
     }
-    let stamps = stamps(&files);
+    let stamps = FileStamps::read(files.clone());
     let cluster = Cluster::new(files, settings.context.clone(), settings.variant == Variant::OpenShiftPods);
     let facts = ProviderFacts { launch_config: Some(Arc::new(settings.launch_config())), ..ProviderFacts::initial() };
     let context = Arc::new(ProviderContext::new(section.name.clone(), settings, facts));
@@ -152,9 +144,7 @@ impl Driver for Kubernetes {
     }
 
     fn needs_reopen(&self) -> Option<NeedsReopen> {
-        let before = self.stamps.clone();
-        let files: Vec<PathBuf> = before.iter().map(|(path, _)| path.clone()).collect();
-        Some(NeedsReopen { files: files.clone(), check: Arc::new(move || stamps(&files) != before) })
+        Some(self.stamps.needs_reopen())
     }
 
     async fn prepare(&self, _: &Call) -> Result<(), CloudError> {
