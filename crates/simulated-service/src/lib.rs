@@ -1,9 +1,10 @@
-//! The common parts of simulated clouds: ports, connections, knobs, faults, latencies, throttling and timers.
+//! The common parts of simulated clouds: ports, connections, knobs, faults, latencies, times, throttling and timers.
 
 pub mod faults;
 pub mod knobs;
 pub mod latency;
 pub mod port;
+pub mod seconds;
 pub mod server;
 pub mod throttle;
 pub mod timers;

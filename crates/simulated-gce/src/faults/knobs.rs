@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use simulated_service::knobs;
 use simulated_service::latency::Latency;
+use simulated_service::seconds::SecondsRange;
 
 use crate::faults::fault::Fault;
 use crate::faults::operation_fault::OperationFault;
 use crate::faults::places::{FullZone, QuotaLimits};
-use crate::faults::seconds::SecondsRange;
 
 /// Every knob is a flag of the command line (`--boot-s 2`) and a key of `PUT /sim/knobs` (`{"boot_s": 2}`). Knobs that
 /// say "every" are exact: 5 is the fifth, the tenth and so on; 0 is never.

@@ -5,4 +5,3 @@ pub mod fault;
 pub mod knobs;
 pub mod operation_fault;
 pub mod places;
-pub mod seconds;

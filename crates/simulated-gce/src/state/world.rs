@@ -5,10 +5,10 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, FixedOffset, SecondsFormat, Utc};
+use simulated_service::seconds::SecondsRange;
 use simulated_service::throttle::Throttle;
 
 use crate::faults::knobs::Knobs;
-use crate::faults::seconds::SecondsRange;
 use crate::identity::tokens::Tokens;
 use crate::options::Options;
 use crate::state::addresses::Addresses;

@@ -1,0 +1,4 @@
+//! Tokens and the token endpoint.
+
+pub mod token_endpoint;
+pub mod tokens;

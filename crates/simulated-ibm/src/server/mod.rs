@@ -1,0 +1,6 @@
+//! The HTTP side: receiving calls, telling operations apart, responses and errors.
+
+pub mod call;
+pub mod http;
+pub mod response;
+pub mod routes;
