@@ -7,6 +7,8 @@ pub mod example;
 pub mod fake;
 #[cfg(feature = "gce")]
 pub mod gce;
+#[cfg(feature = "ibm")]
+pub mod ibmvpc;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod metastatic;
@@ -36,6 +38,8 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     "aws",
     #[cfg(feature = "gce")]
     "gce",
+    #[cfg(feature = "ibm")]
+    "ibmvpc",
 ];
 
 /// Visitor that `open` calls with the driver, because only `open` knows its type.
@@ -57,6 +61,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "aws" => Ok(visitor.with(aws::open(section)?)),
         #[cfg(feature = "gce")]
         "gce" => Ok(visitor.with(gce::open(section)?)),
+        #[cfg(feature = "ibm")]
+        "ibmvpc" => Ok(visitor.with(ibmvpc::open(section)?)),
         "metastatic" => Ok(visitor.with(metastatic::open_without_launcher(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
@@ -80,6 +86,8 @@ pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
         "aws" => aws::files(),
         #[cfg(feature = "gce")]
         "gce" => gce::files(),
+        #[cfg(feature = "ibm")]
+        "ibmvpc" => ibmvpc::files(section),
         _ => Vec::new(),
     }
 }
@@ -99,6 +107,8 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "aws" => aws::diagnostics(section),
         #[cfg(feature = "gce")]
         "gce" => gce::diagnostics(section),
+        #[cfg(feature = "ibm")]
+        "ibmvpc" => ibmvpc::diagnostics(section),
         _ => Vec::new(),
     }
 }
