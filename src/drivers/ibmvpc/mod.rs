@@ -56,7 +56,17 @@ fn stamps(credentials_file: Option<&Path>) -> FileStamps {
 }
 
 pub fn open(section: &ProviderConfig) -> Result<IbmVpc, Vec<Diagnostic>> {
-    let (settings, mut diagnostics) = read(section);
+    open_from(section, None)
+}
+
+/// Opens the driver with a credentials file besides its section, for tests and other callers.
+pub fn open_with(section: &ProviderConfig, credentials_file: &Path) -> Result<IbmVpc, Vec<Diagnostic>> {
+    open_from(section, Some(credentials_file))
+}
+
+fn open_from(section: &ProviderConfig, credentials_file: Option<&Path>) -> Result<IbmVpc, Vec<Diagnostic>> {
+    let (mut settings, mut diagnostics) = read(section);
+    settings.credentials_file = credentials_file.map(Path::to_owned).or(settings.credentials_file);
     diagnostics.items.retain(Diagnostic::is_error);
     if !diagnostics.items.is_empty() {
         return Err(diagnostics.items);

@@ -6,6 +6,7 @@ use nodepool_model::records::static_host::HostIdentity;
 use serde_json::json;
 use testkit::clouds::simulated_ec2::SimulatedEc2;
 use testkit::clouds::simulated_gce::SimulatedGce;
+use testkit::clouds::simulated_ibm::SimulatedIbm;
 use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 use testkit::openstack_harness::in_process_driver::{InProcessDriver, open_driver};
@@ -28,6 +29,7 @@ pub enum CloudKind {
     Kubernetes,
     Ec2,
     Gce,
+    Ibm,
 }
 
 pub enum SimulatedCloud {
@@ -35,6 +37,7 @@ pub enum SimulatedCloud {
     Kubernetes(SimulatedKubernetes),
     Ec2(SimulatedEc2),
     Gce(SimulatedGce),
+    Ibm(SimulatedIbm),
 }
 
 impl SimulatedCloud {
@@ -45,6 +48,7 @@ impl SimulatedCloud {
             SimulatedCloud::Kubernetes(cluster) => cluster.knobs(json!({"page_limit": 1})).await,
             SimulatedCloud::Ec2(cloud) => cloud.knobs(json!({"page_limit": 1})).await,
             SimulatedCloud::Gce(cloud) => cloud.knobs(json!({"page": 1})).await,
+            SimulatedCloud::Ibm(cloud) => cloud.knobs(json!({"page": 1})).await,
         }
     }
 }
@@ -62,6 +66,7 @@ impl Case {
             (CloudKind::Kubernetes, flags) => SimulatedCloud::Kubernetes(SimulatedKubernetes::start(flags).await),
             (CloudKind::Ec2, flags) => SimulatedCloud::Ec2(SimulatedEc2::start(flags).await),
             (CloudKind::Gce, flags) => SimulatedCloud::Gce(SimulatedGce::start(flags).await),
+            (CloudKind::Ibm, flags) => SimulatedCloud::Ibm(SimulatedIbm::start(flags).await),
         })
     }
 
@@ -73,6 +78,7 @@ impl Case {
             Some(SimulatedCloud::Kubernetes(cluster)) => Box::new(InProcessKubernetes(vec![cluster.kubeconfig()])),
             Some(SimulatedCloud::Ec2(cloud)) => Box::new(cloud.driver()),
             Some(SimulatedCloud::Gce(cloud)) => Box::new(cloud.driver()),
+            Some(SimulatedCloud::Ibm(cloud)) => Box::new(cloud.driver()),
         };
         let section = provider_section(self.config);
         let provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&*drivers)).unwrap());
@@ -91,6 +97,7 @@ impl Case {
             }
             Some(SimulatedCloud::Ec2(cloud)) => visitor.with(cloud.open_driver(&section)),
             Some(SimulatedCloud::Gce(cloud)) => visitor.with(cloud.open_driver(&section)),
+            Some(SimulatedCloud::Ibm(cloud)) => visitor.with(cloud.open_driver(&section)),
         }
     }
 }
@@ -251,7 +258,7 @@ providers:
         cloud: Some((CloudKind::Ec2, &["--boot-s", "0.1", "--terminate-s", "0.1", "--subnet-addresses", "2"])),
         is_limited: true,
     };
-    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic, aws, gce()]
+    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic, aws, gce(), ibmvpc()]
 }
 
 fn gce() -> Case {
@@ -275,6 +282,31 @@ providers:
             CloudKind::Gce,
             &["--boot-s", "0.1", "--delete-s", "0.1", "--operation-s", "0", "--quotas", "INSTANCES=2"],
         )),
+        is_limited: true,
+    }
+}
+
+fn ibmvpc() -> Case {
+    Case {
+        driver: "ibmvpc",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: ibmvpc
+    vpc: nodepool
+    region: us-south
+    zone: us-south-1
+    subnet: nodepool-1
+    rate: 1000
+    quota: {instances: 2}
+    cloud-images: [{name: image, image-filter: {operating-system: {name: debian-12-amd64}}, username: zuul}]
+    pools:
+      - name: main
+        max-servers: 10
+        labels: [{name: small, cloud-image: image, profile: cx2-2x4}]
+",
+        host: None,
+        cloud: Some((CloudKind::Ibm, &["--boot-s", "0.1", "--delete-s", "0.1", "--quotas", "instances=2"])),
         is_limited: true,
     }
 }

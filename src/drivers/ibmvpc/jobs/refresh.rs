@@ -168,12 +168,10 @@ impl RefreshProvider {
         let inventory = self.pages.inventory(&context);
         let unmanaged = inventory.used_by_others(&context.provider);
         let catalog = context.catalog();
-        let is_known = catalog.vpcs.is_some() && catalog.subnets.is_some() && catalog.profiles.is_some();
         let launch_config = context.settings.launch_config(|label| {
             let (need, unavailable) = catalog.label_facts(&context.settings, label);
-            let waits = (!is_known).then(|| {
-                Unavailable::Temporary("the VPCs, subnets or profiles of the region could not be read".to_owned())
-            });
+            let waits =
+                catalog.unread(label).map(|list| Unavailable::Temporary(format!("the {list} could not be read")));
             (need, unavailable.or(waits))
         });
         drop(catalog);
