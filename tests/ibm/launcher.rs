@@ -133,7 +133,7 @@ fn an_unknown_profile_affects_its_label_alone() {
 }
 
 #[test]
-fn a_list_that_is_refused_once_delays_its_labels_only() {
+fn a_list_that_cannot_be_read_at_first_delays_requests_only() {
     if real::skipped() {
         return;
     }
@@ -141,7 +141,7 @@ fn a_list_that_is_refused_once_delays_its_labels_only() {
         // The quota is in the configuration; no call asks IBM for one.
         let config = configuration("quota: {instances: 2}", "", &[("small", "")]);
         for list in ["list_keys", "list_instance_profiles", "list_images"] {
-            let harness = Harness::start(config.clone(), &["--fault", &format!("403 action={list} times=1")]).await;
+            let harness = Harness::start(config.clone(), &["--fault", &format!("400 action={list} times=1")]).await;
             harness.launcher.served("small").await;
             assert_eq!(harness.cloud.calls("create_instance").await.len(), 1, "{list}");
         }

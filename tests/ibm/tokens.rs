@@ -86,6 +86,7 @@ async fn a_wrong_key_puts_the_provider_out_of_service_until_the_file_is_changed(
     let mut harness = Harness::start(|text| text.replace(SECRET, "wrong-secret-key")).await;
     wait::until("the reason", TIMEOUT, async || harness.launcher.log().contains("BXNIM0415E")).await;
     std::fs::copy(harness.cloud.credentials_file(), harness.home.path().join("ibm.env")).unwrap();
+    wait::until("a token", TIMEOUT, async || harness.cloud.state().await["tokens_issued"] == 1).await;
     harness.serve().await;
     assert!(harness.launcher.stop(TIMEOUT).await.success());
     assert!(!harness.launcher.log().contains("wrong-secret-key"));

@@ -191,6 +191,7 @@ fn what_a_broken_upload_left_is_replaced() {
     on_real_time(async {
         let folder = tempfile::tempdir().unwrap();
         let (_moto, mut harness) = start(&["--fault", "hang action=create_image times=1"]).await;
+        harness.cloud.knobs(json!({"hang_s": 5})).await;
         harness.provider.submit(1, upload(order(folder.path(), BUILDS[0], false)));
         wait::until("the import to begin", TIMEOUT, async || harness.cloud.calls("create_image").await.len() == 1)
             .await;

@@ -188,19 +188,6 @@ impl Catalog {
         Some(json!({"id": id}))
     }
 
-    /// A list that a launch of this label needs and that was never read.
-    pub fn unread(&self, label: &IbmLabel) -> Option<&'static str> {
-        let is_searched = matches!(label.source, ImageSource::Name(_) | ImageSource::Filter(_));
-        let lists = [
-            ("VPCs", self.vpcs.is_none()),
-            ("subnets", self.subnets.is_none()),
-            ("profiles", self.profiles.is_none()),
-            ("keys", self.keys.is_none() && !label.keys.is_empty()),
-            ("images", self.images.is_none() && is_searched),
-        ];
-        lists.into_iter().find(|(_, is_unread)| *is_unread).map(|(list, _)| list)
-    }
-
     /// Resources of one node of a label, and why none can be launched now.
     pub fn label_facts(&self, settings: &Settings, label: &IbmLabel) -> (Option<Resources>, Option<Unavailable>) {
         let profile = self.profiles.as_ref().and_then(|profiles| profiles.get(&label.profile));

@@ -171,7 +171,7 @@ impl LaunchInstance {
                 self.context.catalog().groups.insert(name, group.id);
                 self.prepare()
             }
-            Reply::Refused(error) if error.is_taken_name() || error.status.as_u16() == 409 => {
+            Reply::Refused(error) if error.is_taken_name() || error.is_wrong_state() => {
                 self.call(Step::ReadingGroups, calls::groups())
             }
             Reply::Lost(_) => self.call(Step::ReadingGroups, calls::groups().after(REPEAT_PAUSE)),

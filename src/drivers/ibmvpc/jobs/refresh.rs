@@ -10,7 +10,7 @@ use crate::ibmvpc::config::ImageSource;
 use crate::ibmvpc::context::ProviderContext;
 use crate::ibmvpc::jobs::listing::InventoryPages;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::facts::{ProviderFacts, Unavailable};
+use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 
@@ -102,16 +102,28 @@ impl RefreshProvider {
         match result {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => self.next(),
-            // Without these, nothing is known about the cloud, or about the owners of what is in it.
-            Err(error) if matches!(self.current, Query::Groups | Query::Inventory) => Next::Failed(error),
-            // Labels wait for these; a refresh that failed is soon repeated.
-            Err(error @ CloudError::Outage { .. }) => Next::Failed(error),
+            // Requests wait until all lists were read once; a refresh that failed is soon repeated.
+            Err(error) if matches!(error, CloudError::Outage { .. }) || !self.is_known() => Next::Failed(error),
             Err(_) => {
                 self.failed.push(self.current.name());
                 // The pages so far are no list.
-                self.things.clear();
+                (self.things, self.subnets, self.profiles, self.images) = Default::default();
                 self.next()
             }
+        }
+    }
+
+    /// Whether there is an earlier result of the current query.
+    fn is_known(&self) -> bool {
+        let catalog = self.context.catalog();
+        match self.current {
+            Query::Vpcs => catalog.vpcs.is_some(),
+            Query::Subnets => catalog.subnets.is_some(),
+            Query::Keys => catalog.keys.is_some(),
+            Query::Profiles => catalog.profiles.is_some(),
+            Query::Images => catalog.images.is_some(),
+            // Without these, nothing is known about the cloud, or about the owners of what is in it.
+            Query::Groups | Query::Inventory => false,
         }
     }
 
@@ -168,12 +180,7 @@ impl RefreshProvider {
         let inventory = self.pages.inventory(&context);
         let unmanaged = inventory.used_by_others(&context.provider);
         let catalog = context.catalog();
-        let launch_config = context.settings.launch_config(|label| {
-            let (need, unavailable) = catalog.label_facts(&context.settings, label);
-            let waits =
-                catalog.unread(label).map(|list| Unavailable::Temporary(format!("the {list} could not be read")));
-            (need, unavailable.or(waits))
-        });
+        let launch_config = context.settings.launch_config(|label| catalog.label_facts(&context.settings, label));
         drop(catalog);
         let facts = ProviderFacts {
             unmanaged,

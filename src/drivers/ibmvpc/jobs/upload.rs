@@ -127,6 +127,9 @@ impl UploadImage {
             (Step::ReadingGroups, Input::Reply(Ok(Reply::Groups(page)))) => self.on_groups(page),
             (Step::CreatingGroup, Input::Reply(Ok(reply))) => self.on_group(reply),
             (Step::Importing(group), Input::Reply(Ok(reply))) => self.on_import(group, reply),
+            (Step::Importing(group), Input::Reply(Err(CloudError::Deadline))) => {
+                self.on_import(group, Reply::Lost("no response within the deadline".to_owned()))
+            }
             (Step::SearchingImport(group), Input::Reply(Ok(Reply::Images(page)))) => self.search_import(group, page),
             (Step::AwaitingImage(_), Input::Reply(Ok(Reply::Image(image)))) => self.on_image(*image),
             (Step::AwaitingImage(id), Input::Reply(Err(CloudError::Deadline))) => self.poll(id),
@@ -296,7 +299,9 @@ impl UploadImage {
                 self.import(group.id, Seconds::ZERO)
             }
             // Another upload has created it.
-            Reply::Refused(error) if error.status.as_u16() == 409 => self.call(Step::ReadingGroups, calls::groups()),
+            Reply::Refused(error) if error.is_taken_name() || error.is_wrong_state() => {
+                self.call(Step::ReadingGroups, calls::groups())
+            }
             Reply::Lost(_) => self.call(Step::ReadingGroups, calls::groups().after(REPEAT_PAUSE)),
             Reply::Refused(error) => Next::Failed(error.into_error()),
             reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
