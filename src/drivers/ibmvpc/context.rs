@@ -231,13 +231,11 @@ impl Catalog {
     }
 }
 
-/// The id of the newest of these images that can be booted; else of the newest one.
-fn newest<'a>(images: impl Iterator<Item = &'a Image>) -> Option<String> {
+/// The id of the newest of these images that can be booted; else of the newest one. IBM lists new images first, so the
+/// first of equally old ones is taken.
+fn newest<'a>(images: impl DoubleEndedIterator<Item = &'a Image>) -> Option<String> {
     let is_bootable = |image: &Image| matches!(image.status.as_str(), "available" | "deprecated");
-    let best = images.max_by(|one, other| {
-        let key = |image: &Image| (is_bootable(image), image.created_at.clone(), image.id.clone());
-        key(one).cmp(&key(other))
-    });
+    let best = images.rev().max_by_key(|image| (is_bootable(image), image.created_at.clone()));
     best.map(|image| image.id.clone())
 }
 
@@ -245,7 +243,8 @@ impl ImageFilter {
     pub fn admits(&self, image: &Image) -> bool {
         let has = |(key, wanted): (&String, &String)| match &image.operating_system[key] {
             Value::String(text) => text == wanted,
-            other => other.to_string() == *wanted,
+            Value::Bool(value) => *wanted == if *value { "true" } else { "false" },
+            _ => false,
         };
         let is_wanted = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
         self.operating_system.iter().all(has)
