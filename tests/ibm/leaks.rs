@@ -146,7 +146,7 @@ fn each_kind_of_leaked_resource_is_deleted_once_and_counted() {
             let hash = if is_ours { DALLAS } else { "00000000" };
             api.image(&format!("npimage0000000001-{build}-{hash}"), &images).await;
             if is_ours {
-                // Nodepool 11 names no build, so nobody knows whether its image is in use.
+                // Nodepool 11 names no build, so its image may be in use.
                 api.image("npimage0000000002", &images).await;
             }
         }

@@ -78,8 +78,8 @@ pub fn volume(order: &LaunchOrder) -> String {
     format!("{}-{}", order.hostname, hash(&format!("{} {} {}", order.identity, order.attempt, order.may_exist)))
 }
 
-/// The name of an image: `npimage<upload>-<build>-<hash>`. Upload ids repeat in each build, names are unique in a region,
-/// and the hash tells providers of the region apart.
+/// The name of an image: `npimage<upload>-<build>-<hash>`. Upload ids repeat in each build, names are unique in a
+/// region, and the hash tells providers of the region apart.
 pub fn image(provider: &ProviderName, marks: &BTreeMap<String, String>) -> String {
     let mark = |name: &str| marks.get(name).map(String::as_str).unwrap_or_default();
     format!("{IMAGE}{}-{}-{}", mark(UPLOAD_MARK), mark(BUILD_MARK), provider_hash(provider))

@@ -128,8 +128,8 @@ pub struct Knobs {
     /// A fault of launches: a reason and its limits, as in `cannot_start_capacity times=2`; may be given several times.
     #[arg(long = "launch-fault", value_name = "FAULT")]
     pub launch_faults: Vec<OutcomeFault>,
-    /// A fault of imports of images: a reason and its limits, as in `image_data_corrupted every=3`; may be given several
-    /// times.
+    /// A fault of imports of images: a reason and its limits, as in `image_data_corrupted every=3`; may be given
+    /// several times.
     #[arg(long = "image-fault", value_name = "FAULT")]
     pub image_faults: Vec<OutcomeFault>,
 }

@@ -234,7 +234,7 @@ impl LaunchInstance {
             self.context.record_full(label);
         }
         Next::Failed(match error.into_error() {
-            // What the label refers to has vanished since the last refresh.
+            // A resource that the label names has vanished since the last refresh.
             CloudError::NotFound(text) => CloudError::Denied(text),
             error => error,
         })
