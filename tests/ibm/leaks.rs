@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::records::node::NodeState;
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use testkit::clouds::cloud_launcher::{CloudLauncher, TIMEOUT};
 use testkit::clouds::moto::{BUCKET, Moto};
 use testkit::clouds::simulated_ibm::{SimulatedIbm, ZONES};
+use testkit::in_process_launcher::image_records::record_upload;
 use testkit::in_process_launcher::{node_record, on_real_time};
 use testkit::{real, wait};
 use zookeeper_server::types::CreateMode;
@@ -173,5 +175,40 @@ fn each_kind_of_leaked_resource_is_deleted_once_and_counted() {
         assert_eq!(names("/v1/volumes", "volumes").await, [format!("np{}9-0123456789abcdef", nodes[1])]);
         let others = [format!("npimage0000000001-{build}-00000000"), "npimage0000000002".to_owned()];
         assert_eq!(names("/v1/images", "images").await, others);
+    });
+}
+
+#[test]
+fn an_image_in_use_outlives_all_searches_for_leaks() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let moto = Moto::start().await;
+        moto.bucket(BUCKET).await;
+        let cloud = SimulatedIbm::start(&[&QUICK[..], &["--image-s", "0"]].concat()).await;
+        let config = configuration(&section(&moto), "", &[("small", "")]);
+        let mut launcher = CloudLauncher::prepare(config, cloud.driver());
+        // The second build exists no more.
+        let (build, gone) = (issued_build(&launcher).await, issued_build(&launcher).await);
+        let key = UploadKey {
+            provider: "dallas".into(),
+            image: "built".into(),
+            build: build.as_str().into(),
+            upload: "0000000001".into(),
+        };
+        let api = Api { cloud: &cloud, http: Client::new() };
+        let group = api.group("npimages_dallas").await;
+        let name = |build: &str| format!("npimage0000000001-{build}-{DALLAS}");
+        for build in [&build, &gone] {
+            api.image(&name(build), &group).await;
+        }
+        let id = api.id_of("/v1/images", "images", &name(&build)).await;
+        record_upload(&launcher.consumer.zk, &key, UploadState::Ready, 1.0, id.as_str()).await;
+        launcher.run().await;
+        for _ in 0..10 {
+            pass_interval(&cloud).await;
+        }
+        assert_eq!(api.names("/v1/images", "images").await, [name(&build)]);
     });
 }

@@ -18,7 +18,7 @@ use nodepool_model::records::resources::Resources;
 
 /// Time for which a zone counts as full.
 const FULL_FOR: Duration = Duration::from_secs(180);
-const MIB_PER_GIB: f64 = 1024.0;
+pub const MIB_PER_GIB: f64 = 1024.0;
 
 pub struct ProviderContext {
     pub provider: ProviderName,

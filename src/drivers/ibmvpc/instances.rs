@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::api::api_types::{FloatingIp, VpcInstance};
 use super::api::errors;
 use super::config::IbmLabel;
-use super::context::{Catalog, ProviderContext};
+use super::context::{Catalog, MIB_PER_GIB, ProviderContext};
 use super::names;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::ExternalId;
@@ -13,7 +13,6 @@ use nodepool_model::records::resources::Resources;
 
 /// The name of the cloud in nodes' records.
 const CLOUD: &str = "IBM";
-const MIB_PER_GIB: f64 = 1024.0;
 
 /// The inventory of a complete listing.
 pub fn inventory(context: &ProviderContext, instances: &[VpcInstance], floating_ips: &[FloatingIp]) -> Inventory {

@@ -14,6 +14,7 @@ use super::transfer::read_part;
 
 /// The version of the VPC API whose behaviour the driver expects. Each call names it.
 const VERSION: &str = "2025-06-03";
+const PUBLIC_DOMAIN: &str = "iaas.cloud.ibm.com";
 const RESOURCE_MANAGER_URL: &str = "https://resource-controller.cloud.ibm.com";
 
 /// Connection to the services of one account and region.
@@ -37,8 +38,7 @@ impl Connection {
         // A redirected request would send the token to another host.
         let http = Client::builder().redirect(redirect::Policy::none()).build();
         let http = http.map_err(|error| format!("cannot set up TLS: {error}"))?;
-        let vpc = properties.vpc("URL").map(str::to_owned);
-        let vpc = endpoint(&vpc.unwrap_or_else(|| format!("https://{region}.iaas.cloud.ibm.com/v1")))?;
+        let vpc = endpoint(&vpc_url(properties.vpc("URL"), region))?;
         let resources = endpoint(properties.resource_manager_url().unwrap_or(RESOURCE_MANAGER_URL))?;
         let storage = storage.map(endpoint).transpose()?.unwrap_or_default();
         Ok(Self { account: Account::new(properties, http.clone()), http, vpc, resources, storage })
@@ -143,10 +143,35 @@ impl Connection {
     }
 }
 
+/// The address of the VPC API. Providers of several regions may share a credentials file, so one of another region does
+/// not count, as in Nodepool 11.
+fn vpc_url(given: Option<&str>, region: &str) -> String {
+    let is_usable = |url: &&str| !url.contains(PUBLIC_DOMAIN) || url.contains(&format!("{region}."));
+    match given.filter(is_usable) {
+        Some(url) => url.to_owned(),
+        None => format!("https://{region}.{PUBLIC_DOMAIN}/v1"),
+    }
+}
+
 /// An endpoint without a slash at its end. That of an S3 service may lack its scheme.
 fn endpoint(text: &str) -> Result<String, String> {
     let text = text.trim_end_matches('/');
     let text = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
     reqwest::Url::parse(&text).map_err(|error| format!("the endpoint {text} is no URL: {error}"))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_region_of_the_provider_counts() {
+        let own = "https://us-south.iaas.cloud.ibm.com/v1";
+        assert_eq!(vpc_url(None, "us-south"), own);
+        assert_eq!(vpc_url(Some("https://eu-de.iaas.cloud.ibm.com/v1"), "us-south"), own);
+        let private = "https://us-south.private.iaas.cloud.ibm.com/v1";
+        assert_eq!(vpc_url(Some("http://127.0.0.1:1/v1"), "us-south"), "http://127.0.0.1:1/v1");
+        assert_eq!(vpc_url(Some(private), "us-south"), private);
+    }
 }
