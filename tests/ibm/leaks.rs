@@ -209,6 +209,13 @@ fn an_image_in_use_outlives_all_searches_for_leaks() {
         for _ in 0..10 {
             pass_interval(&cloud).await;
         }
+        wait::until("the end of the other image", TIMEOUT, async || {
+            api.names("/v1/images", "images").await == [name(&build)]
+        })
+        .await;
+        for _ in 0..10 {
+            pass_interval(&cloud).await;
+        }
         assert_eq!(api.names("/v1/images", "images").await, [name(&build)]);
     });
 }
