@@ -10,6 +10,7 @@ use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::process::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LabelImage, LaunchConfig, LaunchLabel, Login};
 use nodepool_driver::instance::Instance;
@@ -36,12 +37,12 @@ fn need() -> Resources {
 }
 
 impl SimpleAdapter for Shelf {
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder, _: &CallGuard) -> Result<Creation, CloudError> {
         self.instances.lock().unwrap().insert(order.hostname.clone(), order.metadata.clone());
         Ok(ExternalId::text(&order.hostname).into())
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
+    async fn delete_instance(&self, id: &ExternalId, _: &CallGuard) -> Result<Option<Operation>, CloudError> {
         let deleted = self.instances.lock().unwrap().remove(&id.to_string());
         deleted.map(|_| None).ok_or_else(|| CloudError::not_found("no such instance"))
     }

@@ -1,5 +1,4 @@
-//! The simulated IBM VPC as an example, because `cargo test` builds the examples of this package and the tests start
-//! it.
+//! The simulated IBM VPC as an example, because `cargo test` builds the examples of this package and tests start it.
 
 use clap::Parser;
 use simulated_ibm::Options;

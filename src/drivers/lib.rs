@@ -2,6 +2,8 @@
 
 #[cfg(feature = "aws")]
 pub mod aws;
+#[cfg(feature = "azure")]
+pub mod azure;
 pub mod common;
 pub mod example;
 pub mod fake;
@@ -36,6 +38,8 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     "metastatic",
     #[cfg(feature = "aws")]
     "aws",
+    #[cfg(feature = "azure")]
+    "azure",
     #[cfg(feature = "gce")]
     "gce",
     #[cfg(feature = "ibm")]
@@ -59,6 +63,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "kubernetes" | "openshift" | "openshiftpods" => Ok(visitor.with(kubernetes::open(section)?)),
         #[cfg(feature = "aws")]
         "aws" => Ok(visitor.with(aws::open(section)?)),
+        #[cfg(feature = "azure")]
+        "azure" => Ok(visitor.with(azure::open(section)?)),
         #[cfg(feature = "gce")]
         "gce" => Ok(visitor.with(gce::open(section)?)),
         #[cfg(feature = "ibm")]
@@ -84,6 +90,8 @@ pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
         "kubernetes" | "openshift" | "openshiftpods" => kubernetes::files(),
         #[cfg(feature = "aws")]
         "aws" => aws::files(),
+        #[cfg(feature = "azure")]
+        "azure" => azure::files(section),
         #[cfg(feature = "gce")]
         "gce" => gce::files(),
         #[cfg(feature = "ibm")]
@@ -105,6 +113,8 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "metastatic" => metastatic::diagnostics(section),
         #[cfg(feature = "aws")]
         "aws" => aws::diagnostics(section),
+        #[cfg(feature = "azure")]
+        "azure" => azure::diagnostics(section),
         #[cfg(feature = "gce")]
         "gce" => gce::diagnostics(section),
         #[cfg(feature = "ibm")]

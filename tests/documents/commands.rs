@@ -28,7 +28,7 @@ const COVERED_IN_SYSTEMD: CommandCheck = CoveredBy("tests/systemd/inside");
 const TOO_SLOW: CommandCheck = NotRun("takes minutes to an hour and has no pass or fail result");
 
 /// Checks by the beginning of the command. Every other command must exit with success.
-const COMMAND_CHECKS: [(&str, CommandCheck); 29] = [
+const COMMAND_CHECKS: [(&str, CommandCheck); 30] = [
     ("nodepool standalone", RunsUntil("Nodepool launcher")),
     ("nodepool-launcher", RunsUntil("provider started")),
     ("nodepool watch", RunsUntil("000")),
@@ -36,6 +36,7 @@ const COMMAND_CHECKS: [(&str, CommandCheck); 29] = [
     ("cargo run --example simulated-kubernetes", RunsUntil("listening on ")),
     ("cargo run --example simulated-ec2", RunsUntil("listening on ")),
     ("cargo run --example simulated-gce", RunsUntil("listening on ")),
+    ("cargo run --example simulated-azure", RunsUntil("listening on ")),
     ("cargo run --example simulated-ibm", RunsUntil("listening on ")),
     ("cargo run --example coordinator", RunsUntil("127.0.0.1:")),
     ("apt ", COVERED_IN_SYSTEMD),

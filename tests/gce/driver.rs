@@ -7,7 +7,7 @@ use nodepool::actors::provider::providers;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, InstanceState};
-use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::{Value, json};
 use testkit::clouds::simulated_gce::{PROJECT, REGION, SimulatedGce, ZONES};
@@ -158,7 +158,7 @@ fn an_instance_is_launched_and_deleted() {
         assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
         assert_eq!(harness.instances().await, BTreeSet::new());
         // Nothing of this name exists any more.
-        assert!(matches!(harness.delete("np0000000001").await, Err(CloudError::NotFound(_))));
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
     });
 }
 
@@ -250,14 +250,75 @@ fn an_instance_of_the_same_name_belongs_to_its_owner() {
         for may_exist in [false, true] {
             let order = LaunchOrder { may_exist, ..launch_order("iowa", "0000000001", 1) };
             match harness.launch_as(order).await {
-                Err(CloudError::Failed { detail, .. }) => assert!(detail.contains("another owner"), "{detail}"),
+                Err(CloudError::Denied(detail)) => assert!(detail.contains("another owner"), "{detail}"),
                 other => panic!("{other:?}"),
             }
         }
         // Without our provider's name it is not deleted either.
         create(&harness.cloud, ZONES[0], "np0000000002", json!([])).await;
-        assert!(matches!(harness.delete("np0000000002").await, Err(CloudError::NotFound(_))));
+        assert_eq!(harness.delete("np0000000002").await, Ok(Outcome::Deleted));
         assert_eq!(harness.instances().await.len(), 2);
+    });
+}
+
+#[test]
+fn the_same_name_in_another_zone_is_another_instance() {
+    on_real_time(async {
+        let zones = format!("zones: [{}]", ZONES.join(", "));
+        let mut harness = Harness::start(&[], &zones, "", "").await;
+        let marks = marks("0000000001", "of another installation");
+        create(&harness.cloud, ZONES[2], "np0000000001", marks).await;
+        let node = harness.launch("0000000001").await.unwrap();
+        assert_eq!(node.zone.as_deref(), Some(ZONES[0]));
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
+        assert_eq!(harness.instances().await, BTreeSet::from([format!("{}/np0000000001", ZONES[2])]));
+    });
+}
+
+#[test]
+fn an_operation_is_awaited_again_when_the_answer_fails() {
+    on_real_time(async {
+        let faults =
+            ["503", "closed", "truncated", "html"].map(|kind| format!("{kind} action=zoneOperations.wait times=1"));
+        let flags: Vec<&str> = faults.iter().flat_map(|fault| ["--fault", fault.as_str()]).collect();
+        let mut harness = Harness::start(&flags, "", "", "").await;
+        harness.launch("0000000001").await.unwrap();
+        assert_eq!((harness.inserts().await.len(), harness.cloud.calls("instances.delete").await.len()), (1, 0));
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
+    });
+}
+
+#[test]
+fn a_deletion_that_has_no_effect_is_repeated() {
+    on_real_time(async {
+        let not_found = "RESOURCE_NOT_FOUND times=1 operation=delete";
+        for flags in [
+            ["--fault", "404 action=instances.delete times=1"],
+            ["--fault", "400 reason=resourceNotReady action=instances.delete times=1"],
+            ["--operation-fault", not_found],
+        ] {
+            let mut harness = Harness::start(&flags, "", "", "").await;
+            harness.launch("0000000001").await.unwrap();
+            assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted), "{flags:?}");
+            assert_eq!(harness.instances().await, BTreeSet::new(), "{flags:?}");
+        }
+    });
+}
+
+#[test]
+fn an_instance_that_is_listed_late_is_deleted() {
+    on_real_time(async {
+        // The deletion begins while the insert is not answered by a listing yet.
+        let mut harness = Harness::start(&[], "", "", "").await;
+        harness.cloud.knobs(json!({"boot_s": "1"})).await;
+        harness.provider.submit(1, Job::Launch(Arc::new(launch_order("iowa", "0000000001", 1))));
+        let known = JobEvent::InstanceKnown(ExternalId::text("np0000000001"));
+        assert_eq!(harness.provider.next().await, (1, known));
+        harness.provider.abandon(1);
+        assert!(harness.provider.wait_for_end().await.1.is_err());
+        harness.cloud.knobs(json!({"faults": ["404 action=instances.delete times=1"]})).await;
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
+        assert_eq!(harness.instances().await, BTreeSet::new());
     });
 }
 
@@ -376,7 +437,8 @@ fn labels_that_google_would_refuse_are_out_of_service() {
             let label = harness.facts.launch_label(&"main".into(), &"small".into()).cloned().unwrap();
             label.unavailable.map(|unavailable| unavailable.reason().to_owned()).unwrap_or_default()
         };
-        assert_eq!(reason("instance-type: e9-giant").await, "there is no machine type e9-giant in us-central1-a");
+        let unknown = "there is no machine type e9-giant in us-central1-a";
+        assert_eq!(reason("instance-type: e9-giant").await, unknown);
         assert!(reason("cloud-image: own").await.starts_with("no such image: 404"));
         assert_eq!(reason("volume-size: 5").await, "its image needs 10 GB, but volume-size is 5");
         assert_eq!(reason("").await, "");

@@ -73,6 +73,27 @@ fn a_request_that_is_withdrawn_during_the_boot_leaves_no_instance() {
 }
 
 #[test]
+fn an_instance_whose_answers_are_all_lost_is_deleted() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let config = configuration("launch-retries: 1", "", &[("small", "")]);
+        let flags = ["--fault", "lost-answer action=instances.insert times=3"];
+        let cloud = SimulatedGce::start(&[&QUICK[..], &flags].concat()).await;
+        let mut launcher = CloudLauncher::prepare(config, cloud.driver());
+        launcher.cleanup_interval(3600.0);
+        launcher.run().await;
+        let harness = Harness { cloud, launcher };
+        let request = harness.launcher.consumer.submit_labels(&["small"]).await;
+        harness.launcher.consumer.wait_for_end(&request).await;
+        assert_eq!(harness.inserts().await, 3);
+        wait::until("the end of the instance", TIMEOUT, async || harness.instances().await == 0).await;
+        wait::until("the end of the node", TIMEOUT, async || harness.launcher.consumer.nodes().await.is_empty()).await;
+    });
+}
+
+#[test]
 fn an_exhausted_quota_aborts_the_node_and_the_request_waits() {
     if real::skipped() {
         return;

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nodepool_model::records::request::RequestState;
 use nodepool_zk::client::connect;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -117,8 +118,11 @@ async fn unusable_credentials_put_the_provider_out_of_service() {
     wait::until("the reason", TIMEOUT, async || harness.launcher.log().contains(reason)).await;
     // A file that can be used opens the provider again.
     std::fs::copy(harness.cloud.key_file(), harness.home.path().join("user.json")).unwrap();
-    wait::until("a token", TIMEOUT, async || harness.tokens().await > 0).await;
-    harness.serve().await;
+    wait::until("a node", TIMEOUT, async || {
+        let request = harness.consumer.submit_labels(&["small"]).await;
+        harness.consumer.wait_for_end(&request).await.state == RequestState::Fulfilled
+    })
+    .await;
     assert!(harness.launcher.stop(TIMEOUT).await.success());
     assert!(!harness.launcher.log().contains("secret-audience"));
 }

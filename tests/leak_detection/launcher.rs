@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
@@ -34,11 +35,11 @@ struct UndeletableServer {
 }
 
 impl SimpleAdapter for UndeletableServer {
-    async fn create_instance(&self, _: &LaunchOrder) -> Result<Creation, CloudError> {
+    async fn create_instance(&self, _: &LaunchOrder, _: &CallGuard) -> Result<Creation, CloudError> {
         Err(CloudError::Denied("no launch is expected".to_owned()))
     }
 
-    async fn delete_instance(&self, _: &ExternalId) -> Result<Option<Operation>, CloudError> {
+    async fn delete_instance(&self, _: &ExternalId, _: &CallGuard) -> Result<Option<Operation>, CloudError> {
         self.deletions.fetch_add(1, Relaxed);
         Ok(None)
     }

@@ -118,6 +118,10 @@ pub trait ApiCall: Clone + fmt::Debug + 'static {
     fn is_mutating(&self) -> bool {
         self.lane() != Lane::Read
     }
+    /// Whether the call only waits for work that the cloud has already accepted. Its job can be cancelled meanwhile.
+    fn only_waits(&self) -> bool {
+        false
+    }
     /// Time after which the call fails. It has no default, so that no call lacks a deadline.
     fn deadline(&self) -> Seconds;
 

@@ -14,5 +14,6 @@ pub mod instance;
 pub mod job;
 pub mod simple;
 pub mod simple_adapter;
+mod simple_launch;
 mod simple_machine;
 pub mod state_machine;

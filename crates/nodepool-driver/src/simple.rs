@@ -12,7 +12,8 @@ use crate::full_places::FullPlaces;
 use crate::instance::Instance;
 use crate::job::{Job, LaunchOrder, Notification};
 use crate::simple_adapter::{Creation, Operation, OperationState, SimpleAdapter};
-use crate::simple_machine::{FullZones, Launch, Machine, Step};
+use crate::simple_launch::{FullZones, Launch};
+use crate::simple_machine::{Machine, Step};
 use crate::state_machine::{Lane, RateLimits};
 use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -54,13 +55,13 @@ impl<A: SimpleAdapter> Simple<A> {
     /// Repeats a creation that was not served, or whose answer was lost: the adapter finds what the first one created.
     async fn create(&self, order: &LaunchOrder, guard: &CallGuard) -> Result<Creation, CloudError> {
         for _ in 0..CREATION_REPEATS {
-            match self.adapter.create_instance(order).await {
+            match self.adapter.create_instance(order, guard).await {
                 Err(CloudError::Outage { .. }) => tokio::time::sleep(REPEAT_PAUSE).await,
                 result => return result,
             }
             guard.wait_until_allowed().await;
         }
-        self.adapter.create_instance(order).await
+        self.adapter.create_instance(order, guard).await
     }
 }
 
@@ -124,6 +125,10 @@ impl ApiCall for Call {
 
     fn is_mutating(&self) -> bool {
         !matches!(self.request, Request::Await(..)) && self.lane() != Lane::Read
+    }
+
+    fn only_waits(&self) -> bool {
+        matches!(self.request, Request::Await(..))
     }
 
     fn deadline(&self) -> Seconds {
@@ -193,10 +198,14 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
     async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
         match call.request {
             Request::Create(order) => self.create(&order, guard).await.map(Reply::Created),
-            Request::Delete(id) => self.adapter.delete_instance(&id).await.map(Reply::Accepted),
+            Request::Delete(id) => self.adapter.delete_instance(&id, guard).await.map(Reply::Accepted),
             Request::Await(operation, pause) => {
                 tokio::time::sleep(pause).await;
-                self.adapter.await_operation(&operation).await.map(Reply::Operation)
+                match self.adapter.await_operation(&operation).await {
+                    // This call failed; it says nothing about the operation.
+                    Err(CloudError::Outage { .. }) => Ok(Reply::Operation(OperationState::Running)),
+                    state => state.map(Reply::Operation),
+                }
             }
             Request::Labels => self.adapter.describe_labels().await.map(Reply::Labels),
             Request::List => self.adapter.list_instances().await.map(Reply::Listed),

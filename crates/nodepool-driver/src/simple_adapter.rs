@@ -3,6 +3,7 @@
 
 use std::future::{Future, ready};
 
+use crate::call_guard::CallGuard;
 use crate::cloud_resource::{CloudResource, UnusedResources};
 use crate::driver::NeedsReopen;
 use crate::error::CloudError;
@@ -23,15 +24,24 @@ pub trait SimpleAdapter: Send + 'static {
     const KEYS: Keys = Keys::DEFAULT;
 
     /// Creates an instance with all the metadata of the order, in its zone if it has one. If an instance of this host
-    /// name exists already, from a creation whose answer was lost, returns that one.
-    fn create_instance(&self, order: &LaunchOrder) -> impl Future<Output = Result<Creation, CloudError>>;
+    /// name exists already, from a creation whose answer was lost, returns that one. An adapter that makes other calls
+    /// before, or repeats the call by itself, waits for the guard before it sends it.
+    fn create_instance(
+        &self,
+        order: &LaunchOrder,
+        guard: &CallGuard,
+    ) -> impl Future<Output = Result<Creation, CloudError>>;
 
     /// Requests the deletion. `NotFound` counts as success. Returns the operation that performs it, if the cloud names
-    /// one.
-    fn delete_instance(&self, id: &ExternalId) -> impl Future<Output = Result<Option<Operation>, CloudError>>;
+    /// one. The guard is as for `create_instance`.
+    fn delete_instance(
+        &self,
+        id: &ExternalId,
+        guard: &CallGuard,
+    ) -> impl Future<Output = Result<Option<Operation>, CloudError>>;
 
-    /// Waits until an operation has ended, if the cloud can wait. An error is that of the operation, or that of this
-    /// call.
+    /// Waits until an operation has ended, if the cloud can wait. An error is that of the operation; an `Outage` is
+    /// that of this call, which is then repeated.
     fn await_operation(&self, _: &Operation) -> impl Future<Output = Result<OperationState, CloudError>> {
         ready(Ok(OperationState::Ended))
     }
@@ -158,6 +168,9 @@ pub struct LaunchPlan {
     pub capacity: String,
     /// Whether the node has its private address, if the instance has one.
     pub use_internal_ip: bool,
+    /// Id of the instance, if it is known before the creation. An instance whose creation was not answered is deleted
+    /// by this id.
+    pub id: Option<ExternalId>,
 }
 
 /// Names of an adapter's calls, for statsd.

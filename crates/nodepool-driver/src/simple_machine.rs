@@ -1,43 +1,26 @@
 //! State machines of the jobs of a simple driver.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::cloud_resource::CloudResource;
 use crate::error::{CloudError, FailureKind};
 use crate::facts::ProviderFacts;
-use crate::full_places::FullPlaces;
-use crate::instance::{Instance, InstanceState, Inventory};
-use crate::job::{LaunchOrder, Outcome};
+use crate::instance::{InstanceState, Inventory};
+use crate::job::Outcome;
 use crate::simple::{Call, Reply, Request};
-use crate::simple_adapter::{Creation, Keys, LaunchPlan, Operation, OperationState};
+use crate::simple_adapter::{Creation, Keys, Operation, OperationState};
+use crate::simple_launch::Launch;
 use crate::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::UploadOrder;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 
 /// Pause between two looks at an operation.
 const OPERATION_PAUSE: Duration = Duration::from_secs(1);
-
-/// Memory of the zones without capacity, which all launches of a provider share.
-pub type FullZones = Arc<Mutex<FullPlaces<Zone>>>;
-
-/// Capacity that a zone may lack.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Zone {
-    capacity: String,
-    name: String,
-}
-
-impl fmt::Display for Zone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let separator = if self.capacity.is_empty() { "" } else { " in " };
-        write!(f, "{}{separator}{}", self.capacity, self.name)
-    }
-}
+/// Listings after which an instance that is still not ending is deleted again.
+const MAX_IDLE_LISTINGS: u32 = 10;
+/// Listings in which the instance of an earlier process may be missing.
+const MAX_MISSED_LISTINGS: u32 = 20;
 
 /// State machine of one job.
 #[derive(Debug)]
@@ -48,27 +31,18 @@ pub struct Machine {
     launch: Option<Launch>,
 }
 
-/// A launch in progress.
-#[derive(Debug)]
-pub struct Launch {
-    order: Arc<LaunchOrder>,
-    use_internal_ip: bool,
-    /// All zones of the plan, and those that are still to be tried; the first of them is tried now.
-    all: Vec<Zone>,
-    zones: VecDeque<Zone>,
-    full: FullZones,
-}
-
 #[derive(Debug)]
 pub enum Step {
     Create,
     Creating,
     AwaitingCreation(Operation),
-    Booting,
+    /// The number of listings without the instance.
+    Booting(u32),
     Delete(ExternalId),
     Deleting(ExternalId),
     AwaitingOperation(ExternalId, Operation),
-    AwaitingDeletion(ExternalId),
+    /// The number of listings in which the instance was not ending.
+    AwaitingDeletion(ExternalId, u32),
     List,
     ListUnused(Vec<&'static str>),
     ListingUnused,
@@ -80,56 +54,16 @@ pub enum Step {
     DeleteImage(ExternalId),
     DeletingImage,
     ListImages,
-    Refresh { facts: Box<ProviderFacts>, provider: ProviderName, describes_labels: bool },
+    Refresh {
+        facts: Box<ProviderFacts>,
+        provider: ProviderName,
+        describes_labels: bool,
+    },
     Describing(Box<ProviderFacts>, ProviderName),
     Listing(Box<ProviderFacts>, ProviderName),
     Limiting(Box<ProviderFacts>, Inventory),
     Unsupported,
     Finished,
-}
-
-impl Launch {
-    pub fn new(order: Arc<LaunchOrder>, plan: LaunchPlan, full: FullZones) -> Self {
-        let zone = |name: String| Zone { capacity: plan.capacity.clone(), name };
-        let mut all: Vec<Zone> = plan.zones.into_iter().map(zone).collect();
-        // The zone of the request's other nodes comes first.
-        all.sort_by_key(|zone| order.zone.as_ref() != Some(&zone.name));
-        let zones = lock(&full).usable(all.clone(), Instant::now()).into();
-        Self { order, use_internal_ip: plan.use_internal_ip, all, zones, full }
-    }
-
-    /// The order for the zone that is tried now.
-    fn order(&self) -> Arc<LaunchOrder> {
-        match self.zones.front() {
-            Some(zone) => Arc::new(LaunchOrder { zone: Some(zone.name.clone()), ..(*self.order).clone() }),
-            None => self.order.clone(),
-        }
-    }
-
-    /// The zone that is tried now has no capacity. Returns whether there is another one.
-    fn try_next_zone(&mut self) -> bool {
-        let Some(zone) = self.zones.pop_front() else { return false };
-        lock(&self.full).insert(zone, Instant::now());
-        !self.zones.is_empty()
-    }
-
-    fn record_capacity(&self) {
-        if let Some(zone) = self.zones.front() {
-            lock(&self.full).remove(zone);
-        }
-    }
-
-    fn as_node(&self, instance: &Instance) -> Instance {
-        let mut node = instance.clone();
-        if self.use_internal_ip && node.private_ipv4.is_some() {
-            node.interface_ip = node.private_ipv4.clone();
-        }
-        node
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StateMachine for Machine {
@@ -142,31 +76,45 @@ impl StateMachine for Machine {
         match (step, input) {
             (Step::Create, Input::Start) => self.create(),
             (Step::Creating, Input::Reply(Ok(Reply::Created(creation)))) => self.on_created(creation),
-            (Step::AwaitingCreation(operation), Input::Reply(Err(error))) if is_unanswered(&error) => {
+            (Step::Creating, Input::Reply(Err(error))) => {
+                self.expect_instance(&error);
+                self.not_created(error)
+            }
+            (Step::AwaitingCreation(operation), Input::Reply(Err(CloudError::Deadline))) => {
                 self.await_creation(operation, OPERATION_PAUSE)
             }
-            (Step::Creating | Step::AwaitingCreation(_), Input::Reply(Err(error))) => self.not_created(error),
+            (Step::AwaitingCreation(_), Input::Reply(Err(error))) => self.not_created(error),
             (Step::AwaitingCreation(operation), Input::Reply(Ok(Reply::Operation(state)))) => match state {
                 OperationState::Ended => self.created(),
                 OperationState::Running => self.await_creation(operation, OPERATION_PAUSE),
             },
-            (Step::Booting, Input::Start) => self.observe(Step::Booting),
-            (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
+            (Step::Booting(missed), Input::Start) => self.observe(Step::Booting(missed)),
+            (Step::Booting(missed), Input::Observed(inventory)) => self.check_boot(missed, inventory),
             (Step::Delete(id), Input::Start) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
             (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted(Some(operation))))) => {
                 self.await_deletion(id, operation, Duration::ZERO)
             }
-            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted(None)))) => self.observe(Step::AwaitingDeletion(id)),
+            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted(None)))) => {
+                self.observe(Step::AwaitingDeletion(id, 0))
+            }
+            // Only a listing shows that it is gone.
+            (Step::Deleting(id) | Step::AwaitingOperation(id, _), Input::Reply(Err(CloudError::NotFound(_)))) => {
+                self.observe(Step::AwaitingDeletion(id, 0))
+            }
             (Step::AwaitingOperation(id, operation), Input::Reply(Ok(Reply::Operation(state)))) => match state {
-                OperationState::Ended => self.observe(Step::AwaitingDeletion(id)),
+                OperationState::Ended => self.observe(Step::AwaitingDeletion(id, 0)),
                 OperationState::Running => self.await_deletion(id, operation, OPERATION_PAUSE),
             },
-            (Step::AwaitingOperation(id, operation), Input::Reply(Err(error))) if is_unanswered(&error) => {
+            (Step::AwaitingOperation(id, operation), Input::Reply(Err(CloudError::Deadline))) => {
                 self.await_deletion(id, operation, OPERATION_PAUSE)
             }
-            (Step::AwaitingDeletion(id), Input::Observed(inventory)) => match inventory.find(&id) {
-                Some(_) => self.observe(Step::AwaitingDeletion(id)),
+            (Step::AwaitingDeletion(id, idle), Input::Observed(inventory)) => match inventory.find(&id) {
                 None => Next::Done(Outcome::Deleted),
+                Some(instance) if instance.state == InstanceState::Stopping => {
+                    self.observe(Step::AwaitingDeletion(id, 0))
+                }
+                Some(_) if idle < MAX_IDLE_LISTINGS => self.observe(Step::AwaitingDeletion(id, idle + 1)),
+                Some(_) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
             },
             (Step::List, Input::Start) => self.call(Step::List, keys.list, Request::List),
             (Step::List, Input::Reply(Ok(Reply::Listed(instances)))) => {
@@ -189,16 +137,15 @@ impl StateMachine for Machine {
     }
 
     fn obstacle(&self) -> Option<String> {
-        let launch = self.launch.as_ref()?;
-        lock(&launch.full).describe(&launch.all, Instant::now())
+        self.launch.as_ref()?.full_zones()
     }
 
     fn label(&self) -> &'static str {
         match self.step {
             Step::Create | Step::Creating | Step::AwaitingCreation(_) => "creating instance",
-            Step::Booting => "booting",
+            Step::Booting(_) => "booting",
             Step::Delete(_) | Step::Deleting(_) | Step::AwaitingOperation(..) => "deleting instance",
-            Step::AwaitingDeletion(_) => "waiting for deletion",
+            Step::AwaitingDeletion(..) => "waiting for deletion",
             Step::List => "listing",
             Step::ListUnused(_) | Step::ListingUnused => "listing unused resources",
             Step::DeleteUnused(_) | Step::DeletingUnused => "deleting an unused resource",
@@ -218,8 +165,8 @@ impl Machine {
     }
 
     pub fn launch(keys: Keys, launch: Launch) -> Self {
-        let external_id = launch.order.prior_instance.clone();
-        let step = if external_id.is_some() { Step::Booting } else { Step::Create };
+        let external_id = launch.prior_instance();
+        let step = if external_id.is_some() { Step::Booting(0) } else { Step::Create };
         Self { keys, step, external_id, launch: Some(launch) }
     }
 
@@ -265,34 +212,50 @@ impl Machine {
         if let Some(launch) = &self.launch {
             launch.record_capacity();
         }
-        self.observe(Step::Booting)
+        self.observe(Step::Booting(0))
+    }
+
+    /// An instance may exist if the cloud did not say that it refuses the creation.
+    fn expect_instance(&mut self, error: &CloudError) {
+        let is_unknown = matches!(error, CloudError::Outage { .. } | CloudError::Failed { .. } | CloudError::Deadline);
+        if let Some(launch) = self.launch.as_ref().filter(|_| is_unknown) {
+            self.external_id = launch.planned_id();
+        }
     }
 
     /// If the zone has no capacity, the next one may have.
     fn not_created(&mut self, error: CloudError) -> Next<Call> {
         let is_capacity = matches!(error, CloudError::Capacity(_));
-        match self.launch.as_mut().is_some_and(|launch| is_capacity && launch.try_next_zone()) {
-            true => self.create(),
-            false => Next::Failed(error),
+        if self.launch.as_mut().is_some_and(|launch| is_capacity && launch.try_next_zone()) {
+            // The full zone has no instance.
+            self.external_id = None;
+            return self.create();
         }
+        Next::Failed(error)
     }
 
-    fn check_boot(&mut self, inventory: &Inventory) -> Next<Call> {
+    fn check_boot(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
         let found = self.external_id.as_ref().and_then(|id| inventory.find(id));
         match found.map(|instance| (&instance.state, instance)) {
             Some((InstanceState::Running, instance)) => {
                 let node = self.launch.as_ref().map_or_else(|| instance.clone(), |launch| launch.as_node(instance));
                 Next::Done(Outcome::Launched(Box::new(node)))
             }
-            Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
+            Some((InstanceState::Starting, _)) => self.observe(Step::Booting(0)),
             // Some clouds accept a request beyond the quota and let the instance fail.
             Some((InstanceState::Failed(fault), _)) if fault.to_lowercase().contains("quota") => {
                 Next::Failed(CloudError::Quota(fault.clone()))
             }
             Some((InstanceState::Failed(fault), _)) => status_failure(format!("Server in error state: {fault}")),
             Some((InstanceState::Stopping, _)) => status_failure("the instance is ending".to_owned()),
+            None if self.is_resumed() && missed < MAX_MISSED_LISTINGS => self.observe(Step::Booting(missed + 1)),
             None => status_failure("the instance no longer exists".to_owned()),
         }
+    }
+
+    /// Whether an earlier process has created the instance. Its operation may still run.
+    fn is_resumed(&self) -> bool {
+        self.launch.as_ref().is_some_and(|launch| launch.prior_instance().is_some())
     }
 
     /// The labels, the instances, the limits: one after another.
@@ -361,11 +324,6 @@ impl Machine {
     }
 }
 
-/// Whether the cloud did not say what became of an operation.
-fn is_unanswered(error: &CloudError) -> bool {
-    matches!(error, CloudError::Outage { .. } | CloudError::Deadline)
-}
-
 fn status_failure(detail: String) -> Next<Call> {
     Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
 }
@@ -373,8 +331,14 @@ fn status_failure(detail: String) -> Next<Call> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Mutex;
 
     use super::*;
+    use crate::full_places::FullPlaces;
+    use crate::instance::Instance;
+    use crate::job::LaunchOrder;
+    use crate::simple_adapter::LaunchPlan;
+    use crate::simple_launch::FullZones;
     use nodepool_model::records::resources::Resources;
     use serde_json::Value;
 
@@ -401,8 +365,12 @@ mod tests {
 
     fn launch(zones: &[&str], full: &FullZones) -> Machine {
         let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
-        let plan = LaunchPlan { zones, capacity: "big".to_owned(), use_internal_ip: true };
+        let plan = LaunchPlan { zones, capacity: "big".to_owned(), use_internal_ip: true, id: Some(id()) };
         Machine::launch(Keys::DEFAULT, Launch::new(order(), plan, full.clone()))
+    }
+
+    fn id() -> ExternalId {
+        ExternalId::text("np1")
     }
 
     fn operation() -> Operation {
@@ -507,6 +475,46 @@ mod tests {
         assert_eq!(machine.step(Input::Reply(Ok(Reply::Operation(OperationState::Ended)))), Next::Observe);
         assert_eq!(machine.step(Input::Observed(&Inventory::new(vec![Instance::new(id)]))), Next::Observe);
         assert_eq!(machine.step(Input::Observed(&Inventory::default())), Next::Done(Outcome::Deleted));
+    }
+
+    #[test]
+    fn a_deletion_that_has_no_effect_is_repeated() {
+        let mut machine = Machine::new(Keys::DEFAULT, Step::Delete(id()));
+        machine.step(Input::Start);
+        // The cloud does not find what its listing still shows.
+        let next = machine.step(Input::Reply(Err(CloudError::not_found("404"))));
+        assert_eq!(next, Next::Observe);
+        let listed = Inventory::new(vec![Instance::new(id())]);
+        for _ in 0..MAX_IDLE_LISTINGS {
+            assert_eq!(machine.step(Input::Observed(&listed)), Next::Observe);
+        }
+        let next = machine.step(Input::Observed(&listed));
+        assert!(matches!(next, Next::Call(Call { request: Request::Delete(_), .. })), "{next:?}");
+    }
+
+    #[test]
+    fn an_instance_whose_creation_was_not_answered_has_its_planned_id() {
+        let failed = |error: CloudError| {
+            let mut machine = launch(&["a"], &full());
+            machine.step(Input::Start);
+            machine.step(Input::Reply(Err(error)));
+            machine.external_id().cloned()
+        };
+        assert_eq!(failed(CloudError::Deadline), Some(id()));
+        assert_eq!(failed(CloudError::Quota("cores".to_owned())), None);
+        assert_eq!(failed(CloudError::Denied("no permission".to_owned())), None);
+    }
+
+    #[test]
+    fn the_instance_of_an_earlier_process_may_be_listed_late() {
+        let order = LaunchOrder { prior_instance: Some(id()), ..(*order()).clone() };
+        let plan = LaunchPlan::default();
+        let mut machine = Machine::launch(Keys::DEFAULT, Launch::new(Arc::new(order), plan, full()));
+        assert_eq!(machine.step(Input::Start), Next::Observe);
+        for _ in 0..MAX_MISSED_LISTINGS {
+            assert_eq!(machine.step(Input::Observed(&Inventory::default())), Next::Observe);
+        }
+        assert!(matches!(machine.step(Input::Observed(&Inventory::default())), Next::Failed(_)));
     }
 
     #[test]

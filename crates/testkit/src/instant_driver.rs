@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use crate::fixtures::launch_config;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::{Instance, InstanceState};
@@ -30,7 +31,7 @@ struct InstantCloud {
 impl SimpleAdapter for InstantCloud {
     const WANTS_NOTIFICATIONS: bool = true;
 
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder, _: &CallGuard) -> Result<Creation, CloudError> {
         let id = ExternalId::text(order.hostname.clone());
         let mut instance = Instance::new(id.clone());
         (instance.state, instance.metadata) = (InstanceState::Running, order.metadata.clone());
@@ -38,7 +39,7 @@ impl SimpleAdapter for InstantCloud {
         Ok(id.into())
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
+    async fn delete_instance(&self, id: &ExternalId, _: &CallGuard) -> Result<Option<Operation>, CloudError> {
         self.instances.lock().unwrap().retain(|instance| instance.external_id != *id);
         Ok(None)
     }

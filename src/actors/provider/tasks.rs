@@ -84,7 +84,7 @@ struct Task {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cancellation {
     NotRequested,
-    /// The job ends as soon as its call in flight has ended, if that changes something.
+    /// The job ends as soon as its call in flight has ended.
     Requested,
 }
 
@@ -309,8 +309,7 @@ impl<D: Driver> Tasks<D> {
     fn joined_call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
-        let running =
-            self.tasks.get(&task).expect("a call that joins another one changes something, so its task waits");
+        let running = self.tasks.get(&task).expect("a task exists as long as its call");
         let is_wanted = running.task.cancellation == Cancellation::NotRequested;
         if matches!(result, Err(CloudError::Throttled { .. })) && is_wanted {
             call.started = None;
@@ -526,15 +525,15 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// Ends a job now, or marks it to end when its call in flight has ended: a call that changes something may tell
-    /// what exists now.
+    /// Ends a job now, or marks it to end when its call in flight has ended: the answer may tell what exists now. A
+    /// call that waits in the cloud tells nothing new.
     fn cancel(&mut self, id: TaskId) {
         let Some(running) = self.tasks.get_mut(&id) else { return };
         running.task.cancellation = Cancellation::Requested;
         if let Stage::Calling(_, call) = running.stage {
             if self.queue.cancel(call) {
                 self.calls.remove(&call);
-            } else if self.calls.get(&call).is_some_and(|call| call.call.is_mutating()) {
+            } else if self.calls.get(&call).is_none_or(|call| !call.call.only_waits()) {
                 return;
             }
         }

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 
 use crate::common::server_section::{self, PORTS, Section};
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, Unavailable};
@@ -95,7 +96,7 @@ impl SimpleAdapter for Fake {
         ..Keys::DEFAULT
     };
 
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder, _: &CallGuard) -> Result<Creation, CloudError> {
         let label = self.section.label(&order.pool, &order.label);
         let label =
             label.ok_or_else(|| CloudError::Denied(format!("pool {} has no label {}", order.pool, order.label)))?;
@@ -110,7 +111,7 @@ impl SimpleAdapter for Fake {
         self.respond(|cloud| cloud.create(order)).await.map(Creation::from)
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
+    async fn delete_instance(&self, id: &ExternalId, _: &CallGuard) -> Result<Option<Operation>, CloudError> {
         self.respond(|cloud| cloud.delete(id)).await.map(|()| None)
     }
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::config::region_of;
 use super::errors::OperationError;
+use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{Instance, InstanceState};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Resources;
@@ -18,6 +19,8 @@ const CLOUD: &str = "Google";
 pub struct InstancePage {
     pub items: Vec<VmInstance>,
     pub next_page_token: Option<String>,
+    warning: Warning,
+    unreachables: Vec<String>,
 }
 
 /// A page of instances of all zones, by scope.
@@ -26,12 +29,39 @@ pub struct InstancePage {
 pub struct AggregatedPage {
     pub items: BTreeMap<String, Scope>,
     pub next_page_token: Option<String>,
+    unreachables: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Scope {
     pub instances: Vec<VmInstance>,
+    warning: Warning,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Warning {
+    code: String,
+}
+
+impl Warning {
+    fn is_unreachable(&self) -> bool {
+        self.code == "UNREACHABLE"
+    }
+}
+
+impl InstancePage {
+    /// Whether Google could not read a part of what was asked for.
+    pub fn is_partial(&self) -> bool {
+        self.warning.is_unreachable() || !self.unreachables.is_empty()
+    }
+}
+
+impl AggregatedPage {
+    pub fn is_partial(&self) -> bool {
+        !self.unreachables.is_empty() || self.items.values().any(|scope| scope.warning.is_unreachable())
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -74,10 +104,11 @@ struct AccessConfig {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Operation {
     pub name: String,
     pub status: String,
+    operation_type: String,
     error: OperationErrors,
 }
 
@@ -115,9 +146,12 @@ struct Quota {
 }
 
 impl Operation {
-    /// The error with which the operation has ended.
-    pub fn into_failure(self) -> Option<OperationError> {
-        self.error.errors.into_iter().next()
+    /// The error with which the operation has ended. That the instance exists already is none: the listing shows whose
+    /// it is.
+    pub fn into_failure(self) -> Option<CloudError> {
+        let is_deletion = self.operation_type == "delete";
+        let error = self.error.errors.into_iter().next().filter(|error| error.code != "RESOURCE_ALREADY_EXISTS");
+        error.map(|error| error.into_error(is_deletion))
     }
 }
 
@@ -208,7 +242,7 @@ impl VmInstance {
         match self.status.as_str() {
             "RUNNING" => InstanceState::Running,
             "STOPPING" | "SUSPENDING" | "PENDING_STOP" | "DEPROVISIONING" => InstanceState::Stopping,
-            "TERMINATED" | "SUSPENDED" => InstanceState::Failed(format!("the instance is {}", self.status)),
+            "TERMINATED" | "STOPPED" | "SUSPENDED" => InstanceState::Failed(format!("the instance is {}", self.status)),
             _ => InstanceState::Starting,
         }
     }

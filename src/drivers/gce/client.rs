@@ -1,5 +1,6 @@
 //! HTTP client of Compute Engine: requests below one project.
 
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use nodepool_model::records::time::Seconds;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
@@ -54,21 +55,22 @@ impl Connection {
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<T, CloudError> {
-        Ok(self.send(Method::GET, path, query, None).await?)
+        Ok(self.send(Method::GET, path, query, None, &CallGuard::none()).await?)
     }
 
-    /// Sends one request, `path` being below `projects/`. A refused token is replaced once.
+    /// Sends one request, `path` being below `projects/`, once the guard allows it. A refused token is replaced once.
     pub async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         query: &[(&str, &str)],
         body: Option<&Value>,
+        guard: &CallGuard,
     ) -> Result<T, Refusal> {
-        let (mut status, mut headers, mut text) = self.send_once(&method, path, query, body).await?;
+        let (mut status, mut headers, mut text) = self.send_once(&method, path, query, body, guard).await?;
         if status == StatusCode::UNAUTHORIZED {
             self.account.renew().await;
-            (status, headers, text) = self.send_once(&method, path, query, body).await?;
+            (status, headers, text) = self.send_once(&method, path, query, body, guard).await?;
         }
         if !status.is_success() {
             return Err(Refusal::ByGoogle(ApiError::read(status, &text), retry_after(&headers)));
@@ -83,6 +85,7 @@ impl Connection {
         path: &str,
         query: &[(&str, &str)],
         body: Option<&Value>,
+        guard: &CallGuard,
     ) -> Result<(StatusCode, HeaderMap, Vec<u8>), Refusal> {
         let token = self.account.token().await.map_err(Refusal::Otherwise)?;
         let mut request = self.http.request(method.clone(), format!("{}projects/{path}", self.endpoint)).query(query);
@@ -95,6 +98,7 @@ impl Connection {
             None if *method == Method::POST => request.header("content-length", 0),
             None => request,
         };
+        guard.wait_until_allowed().await;
         let response = request.send().await.map_err(transport_error)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let text = response.bytes().await.map_err(transport_error)?;

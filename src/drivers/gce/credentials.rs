@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gcp_auth::{CustomServiceAccount, GCloudAuthorizedUser, MetadataServiceAccount, TokenProvider};
+use gcp_auth::{CustomServiceAccount, MetadataServiceAccount, TokenProvider};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -135,15 +135,10 @@ async fn find() -> Result<Tokens, CloudError> {
         let file = Path::new(&file).display();
         return Err(CloudError::Denied(format!("{file} of GOOGLE_APPLICATION_CREDENTIALS does not exist")));
     }
-    let of_metadata = match MetadataServiceAccount::new().await {
-        Ok(account) => return Ok(Tokens::OfProvider(Arc::new(account))),
-        Err(error) => with_causes(&error),
-    };
-    match GCloudAuthorizedUser::new().await {
-        Ok(user) => Ok(Tokens::OfProvider(Arc::new(user))),
+    match MetadataServiceAccount::new().await {
+        Ok(account) => Ok(Tokens::OfProvider(Arc::new(account))),
         Err(error) => Err(unanswered(format!(
-            "no Google credentials: no file is set in GOOGLE_APPLICATION_CREDENTIALS, \
-             the metadata server says: {of_metadata}, gcloud says: {}",
+            "no Google credentials: GOOGLE_APPLICATION_CREDENTIALS names no file, and the metadata server has none: {}",
             with_causes(&error)
         ))),
     }
@@ -155,6 +150,10 @@ fn read(file: &Path, text: &str) -> Result<Tokens, CloudError> {
     let content: Value = serde_json::from_str(text).map_err(|_| denied("it is no JSON"))?;
     match content["type"].as_str() {
         Some("service_account") => {
+            // The library panics at such an address.
+            if content["token_uri"].as_str().is_none_or(|uri| reqwest::Url::parse(uri).is_err()) {
+                return Err(denied("its token_uri is no URL"));
+            }
             let account = CustomServiceAccount::from_json(text);
             let account = account.map_err(|_| denied("it is no key of a service account"))?;
             Ok(Tokens::OfProvider(Arc::new(account)))

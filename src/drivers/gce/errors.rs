@@ -83,7 +83,9 @@ impl ApiError {
 }
 
 impl OperationError {
-    pub fn into_error(self) -> CloudError {
+    /// An object that a creation needs is a matter of the configuration; a deletion whose instance is missing is one
+    /// that has ended.
+    pub fn into_error(self, is_deletion: bool) -> CloudError {
         let text = format!("{}: {}", self.code, truncated(&self.message));
         match self.code.as_str() {
             "QUOTA_EXCEEDED" => CloudError::Quota(text),
@@ -92,7 +94,8 @@ impl OperationError {
             | "RESOURCE_POOL_EXHAUSTED"
             | "STOCKOUT" => CloudError::Capacity(text),
             "UNSUPPORTED_OPERATION" if self.message.contains("not available in zone") => CloudError::Capacity(text),
-            "RESOURCE_NOT_FOUND" => CloudError::NotFound(text),
+            "RESOURCE_NOT_FOUND" if is_deletion => CloudError::NotFound(text),
+            "RESOURCE_NOT_FOUND" => CloudError::Denied(text),
             _ => failed(text),
         }
     }
@@ -132,13 +135,13 @@ mod tests {
     #[test]
     fn operations_end_with_errors_by_code() {
         let kind = |code: &str, message: &str| {
-            OperationError { code: code.to_owned(), message: message.to_owned() }.into_error().kind()
+            OperationError { code: code.to_owned(), message: message.to_owned() }.into_error(false).kind()
         };
         assert_eq!(kind("QUOTA_EXCEEDED", "Quota 'CPUS' exceeded."), "quota");
         assert_eq!(kind("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "no quota problem"), "capacity");
         assert_eq!(kind("UNSUPPORTED_OPERATION", "Machine type is not available in zone z"), "capacity");
         assert_eq!(kind("UNSUPPORTED_OPERATION", "Shielded VM"), "failed");
-        assert_eq!(kind("RESOURCE_NOT_FOUND", "image"), "not-found");
+        assert_eq!(kind("RESOURCE_NOT_FOUND", "image"), "denied");
         assert_eq!(kind("RESOURCE_OPERATION_RATE_EXCEEDED", "Operation rate exceeded"), "failed");
     }
 }

@@ -15,11 +15,13 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use reqwest::{Method, StatusCode};
+use tokio::time::Instant;
 
 use crate::common::error_text::failed;
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::NeedsReopen;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, Unavailable};
@@ -55,19 +57,37 @@ pub struct Gce {
     settings: Settings,
     connection: Connection,
     catalog: Mutex<Catalog>,
+    /// Part of request ids that no other process has.
+    process: String,
     stamps: Vec<(PathBuf, Option<SystemTime>)>,
 }
 
 /// Machine types, images and instances, as Google has described them.
 #[derive(Default)]
 struct Catalog {
-    /// Resources by zone and machine type; `None` for a type that does not exist there.
-    types: BTreeMap<(String, String), Option<Resources>>,
+    /// Resources by zone and machine type; `Err` says why there can be no node of it.
+    types: BTreeMap<(String, String), Result<Resources, Unavailable>>,
     /// Images of boot disks; `Err` says why one cannot be used.
     images: BTreeMap<ImageSource, Result<Image, Unavailable>>,
-    /// Zones of our instances, by name.
-    zones: HashMap<String, String>,
+    /// Our instances, by name.
+    own: HashMap<String, Own>,
 }
+
+/// An instance of ours.
+#[derive(Clone)]
+struct Own {
+    zone: String,
+    /// The time at which it was created or listed last.
+    seen: Instant,
+    /// The operation that creates it, in this process.
+    insert: Option<Operation>,
+}
+
+/// Time for which an instance is remembered that no listing shows.
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+/// Looks for an instance that an earlier process may have requested a moment ago, and the pause between two.
+const APPEARANCE_LOOKS: u32 = 5;
+const APPEARANCE_PAUSE: Duration = Duration::from_secs(1);
 
 pub fn open(section: &ProviderConfig) -> Result<Simple<Gce>, Vec<Diagnostic>> {
     open_from(section, Source::Default, None)
@@ -93,7 +113,8 @@ fn open_from(section: &ProviderConfig, source: Source, endpoint: Option<&str>) -
         vec![Diagnostic::error(section.section.at, error).help(help)]
     })?;
     let provider = section.name.clone();
-    let gce = Gce { provider, settings, connection, catalog: Mutex::default(), stamps: stamps() };
+    let (catalog, process) = (Mutex::default(), uuid::Uuid::new_v4().to_string());
+    let gce = Gce { provider, settings, connection, catalog, process, stamps: stamps() };
     Ok(Simple::new(section.name.clone(), gce))
 }
 
@@ -132,35 +153,36 @@ impl SimpleAdapter for Gce {
 
     /// The same request id makes Google treat a repetition as the same request. An instance of an earlier attempt,
     /// whose answer was lost, has the mark of this node's creation.
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder, guard: &CallGuard) -> Result<Creation, CloudError> {
         let label = self.label(order)?;
         let id = ExternalId::text(&order.hostname);
-        if (order.may_exist || order.may_appear)
-            && let Some(zone) = self.find(&order.hostname, CREATION, &creation_mark(order)).await?
-        {
-            self.catalog().zones.insert(order.hostname.clone(), zone);
+        if self.adopt(order).await? {
             return Ok(id.into());
         }
         let zone = order.zone.as_ref().or(self.settings.zones.first()).cloned().unwrap_or_default();
         let image = self.image(label)?;
         let body = request_body::instance(label, order, &zone, &image);
         let path = format!("{}/zones/{zone}/instances", self.settings.project);
-        let query = [("requestId", request_id(order, &zone))];
-        let query = query.each_ref().map(|(key, value)| (*key, value.as_str()));
+        let request_id = request_id(order, &zone, &self.process);
         let sent: Result<api_types::Operation, Refusal> =
-            self.connection.send(Method::POST, &path, &query, Some(&body)).await;
+            self.connection.send(Method::POST, &path, &[("requestId", &request_id)], Some(&body), guard).await;
         match sent {
             Ok(operation) => {
-                self.catalog().zones.insert(order.hostname.clone(), zone.clone());
-                Ok(Creation { id, operation: Some(handle(&zone, &operation)) })
+                let operation = handle(&zone, &operation);
+                self.record_own(&order.hostname, zone, Some(operation.clone()));
+                Ok(Creation { id, operation: Some(operation) })
             }
             Err(Refusal::ByGoogle(error, _)) if error.status == StatusCode::CONFLICT => {
                 match self.find(&order.hostname, CREATION, &creation_mark(order)).await? {
                     Some(zone) => {
-                        self.catalog().zones.insert(order.hostname.clone(), zone);
+                        self.record_own(&order.hostname, zone, None);
                         Ok(id.into())
                     }
-                    None => Err(failed(format!("another owner has an instance of this name: {}", error.text()))),
+                    // Another attempt would have the same name.
+                    None => {
+                        let text = format!("another owner has an instance of this name: {}", error.text());
+                        Err(CloudError::Denied(text))
+                    }
                 }
             }
             // The image or the machine type has vanished since the last refresh.
@@ -171,23 +193,26 @@ impl SimpleAdapter for Gce {
         }
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
-        let name = id.to_string();
-        let known = self.catalog().zones.get(&name).cloned();
-        let zone = match known {
-            Some(zone) => zone,
-            None => match self.find(&name, PROVIDER_MARK, self.provider.as_str()).await? {
-                Some(zone) => zone,
+    async fn delete_instance(&self, id: &ExternalId, guard: &CallGuard) -> Result<Option<Operation>, CloudError> {
+        let name = match id {
+            ExternalId::Text(name) if is_name(name) => name,
+            other => return Err(CloudError::not_found(format!("{other} is no name of an instance"))),
+        };
+        let known = self.catalog().own.get(name).cloned();
+        let (zone, insert) = match known {
+            Some(own) => (own.zone, own.insert),
+            None => match self.find(name, PROVIDER_MARK, self.provider.as_str()).await? {
+                Some(zone) => (zone, None),
                 None => return Err(CloudError::not_found(format!("no instance {name} of provider {}", self.provider))),
             },
         };
-        let path = format!("{}/zones/{zone}/instances/{name}", self.settings.project);
-        let sent: Result<api_types::Operation, Refusal> = self.connection.send(Method::DELETE, &path, &[], None).await;
-        match sent {
-            Ok(operation) => Ok(Some(handle(&zone, &operation))),
-            // It is being deleted already; the listings show the end.
-            Err(Refusal::ByGoogle(error, _)) if error.reason == "resourceNotReady" => Ok(None),
-            Err(refusal) => Err(refusal.into()),
+        match (self.delete_in(&zone, name, guard).await, insert) {
+            // The insert may not have begun yet.
+            (Err(CloudError::NotFound(_)), Some(insert)) => {
+                self.await_operation(&insert).await.ok();
+                self.delete_in(&zone, name, guard).await
+            }
+            (deleted, _) => deleted,
         }
     }
 
@@ -195,16 +220,16 @@ impl SimpleAdapter for Gce {
     async fn await_operation(&self, operation: &Operation) -> Result<OperationState, CloudError> {
         let (zone, name) = operation.0.split_once('/').unwrap_or_default();
         let path = format!("{}/zones/{zone}/operations/{name}/wait", self.settings.project);
-        let sent: Result<api_types::Operation, Refusal> = self.connection.send(Method::POST, &path, &[], None).await;
-        match sent.map_err(CloudError::from) {
+        let sent: Result<api_types::Operation, Refusal> =
+            self.connection.send(Method::POST, &path, &[], None, &CallGuard::none()).await;
+        match sent {
             Ok(operation) if operation.status != "DONE" => Ok(OperationState::Running),
-            Ok(operation) => match operation.into_failure() {
-                Some(error) => Err(error.into_error()),
-                None => Ok(OperationState::Ended),
-            },
+            Ok(operation) => operation.into_failure().map_or(Ok(OperationState::Ended), Err),
             // Google forgets operations after two weeks; the listings show what became of it.
-            Err(CloudError::NotFound(_)) => Ok(OperationState::Ended),
-            Err(error) => Err(error),
+            Err(Refusal::ByGoogle(error, _)) if error.status == StatusCode::NOT_FOUND => Ok(OperationState::Ended),
+            Err(Refusal::ByGoogle(error, retry_after)) => Err(error.into_error(retry_after)),
+            // An answer was lost or cannot be read.
+            Err(Refusal::Otherwise(_)) => Ok(OperationState::Running),
         }
     }
 
@@ -213,12 +238,13 @@ impl SimpleAdapter for Gce {
         let catalog = self.catalog();
         let has_type = |zone: &&String| {
             let found = catalog.types.get(&((*zone).clone(), label.machine_type.clone()));
-            !matches!(found, Some(None))
+            !matches!(found, Some(Err(_)))
         };
         LaunchPlan {
             zones: self.settings.zones.iter().filter(has_type).cloned().collect(),
             capacity: label.capacity(),
             use_internal_ip: label.use_internal_ip,
+            id: Some(ExternalId::text(&order.hostname)),
         }
     }
 
@@ -227,19 +253,17 @@ impl SimpleAdapter for Gce {
         for zone in &self.settings.zones {
             self.list_zone(zone, &mut found).await?;
         }
+        let is_marked = |instance: &VmInstance| instance.has_metadata(PROVIDER_MARK, self.provider.as_str());
+        let marked = found.iter().filter(|(_, instance)| is_marked(instance));
+        self.record_listed(marked.map(|(zone, instance)| (instance.name.as_str(), zone.as_str())));
         let mut instances = Vec::with_capacity(found.len());
-        let mut zones = HashMap::new();
         for (zone, instance) in found {
             let resources = self.resources(zone, instance.machine_type()).await;
-            let is_own = instance.has_metadata(PROVIDER_MARK, self.provider.as_str());
+            let is_own = is_marked(&instance) && self.is_own(&instance.name, zone);
             // Names are unique in a zone only, and those of others may be ours as well.
             let id = if is_own { instance.name.clone() } else { format!("{zone}/{}", instance.name) };
-            if is_own {
-                zones.insert(instance.name.clone(), zone.clone());
-            }
             instances.push(instance.to_instance(ExternalId::text(id), resources));
         }
-        self.catalog().zones = zones;
         Ok(instances)
     }
 
@@ -308,13 +332,70 @@ impl Gce {
         let mut token = None;
         loop {
             let page: AggregatedPage = self.connection.get(&path, &page_query(&[("filter", &filter)], &token)).await?;
+            whole(page.is_partial())?;
             let instances = page.items.into_values().flat_map(|scope| scope.instances);
             let mut own = instances.filter(|instance| instance.name == name && instance.has_metadata(key, value));
             match (own.next(), next_token(token, page.next_page_token)?) {
+                (Some(_), _) if own.next().is_some() => {
+                    return Err(failed(format!("several zones have an instance {name} with {key} {value}")));
+                }
                 (Some(found), _) => return Ok(Some(found.zone().to_owned())),
                 (None, None) => return Ok(None),
                 (None, next) => token = next,
             }
+        }
+    }
+
+    /// Whether an earlier creation of this node has made an instance, which is then ours.
+    async fn adopt(&self, order: &LaunchOrder) -> Result<bool, CloudError> {
+        let looks = if order.may_appear { APPEARANCE_LOOKS } else { u32::from(order.may_exist) };
+        for look in 0..looks {
+            if look > 0 {
+                tokio::time::sleep(APPEARANCE_PAUSE).await;
+            }
+            if let Some(zone) = self.find(&order.hostname, CREATION, &creation_mark(order)).await? {
+                self.record_own(&order.hostname, zone, None);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn record_own(&self, name: &str, zone: String, insert: Option<Operation>) {
+        self.catalog().own.insert(name.to_owned(), Own { zone, seen: Instant::now(), insert });
+    }
+
+    /// Records the names and zones of listed instances. A name whose zone is known belongs to that zone. If several
+    /// zones have a name, it is not known which instance is ours.
+    fn record_listed<'a>(&self, listed: impl Iterator<Item = (&'a str, &'a str)>) {
+        let mut zones: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        listed.for_each(|(name, zone)| zones.entry(name).or_default().push(zone));
+        let (mut catalog, now) = (self.catalog(), Instant::now());
+        for (name, zones) in zones {
+            match (catalog.own.get_mut(name), &zones[..]) {
+                (Some(own), zones) if zones.contains(&own.zone.as_str()) => own.seen = now,
+                (None, [zone]) => {
+                    catalog.own.insert(name.to_owned(), Own { zone: (*zone).to_owned(), seen: now, insert: None });
+                }
+                _ => {}
+            }
+        }
+        catalog.own.retain(|_, own| now - own.seen < REMEMBERED_FOR);
+    }
+
+    fn is_own(&self, name: &str, zone: &str) -> bool {
+        self.catalog().own.get(name).is_some_and(|own| own.zone == zone)
+    }
+
+    async fn delete_in(&self, zone: &str, name: &str, guard: &CallGuard) -> Result<Option<Operation>, CloudError> {
+        let path = format!("{}/zones/{zone}/instances/{name}", self.settings.project);
+        let sent: Result<api_types::Operation, Refusal> =
+            self.connection.send(Method::DELETE, &path, &[], None, guard).await;
+        match sent {
+            Ok(operation) => Ok(Some(handle(zone, &operation))),
+            // Another operation is under way. If it is no deletion, the listings show that.
+            Err(Refusal::ByGoogle(error, _)) if error.reason == "resourceNotReady" => Ok(None),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
@@ -327,6 +408,7 @@ impl Gce {
         let mut token = None;
         loop {
             let page: InstancePage = self.connection.get(&path, &page_query(&[], &token)).await?;
+            whole(page.is_partial())?;
             found.extend(page.items.into_iter().map(|instance| (zone, instance)));
             token = next_token(token, page.next_page_token)?;
             if token.is_none() {
@@ -335,33 +417,35 @@ impl Gce {
         }
     }
 
-    /// Resources of an instance of another owner's type, which is asked for once between two refreshes.
+    /// Resources of an instance. An unknown machine type is asked for, and counts as one instance if it cannot be read.
     async fn resources(&self, zone: &str, machine_type: &str) -> Resources {
         let key = (zone.to_owned(), machine_type.to_owned());
         let known = self.catalog().types.get(&key).cloned();
         let found = match known {
             Some(found) => found,
-            None => {
-                let read = self.read_type(zone, machine_type).await.unwrap_or_default();
-                self.catalog().types.insert(key, read.clone());
-                read
-            }
+            None => match self.read_type(zone, machine_type).await {
+                Ok(read) => self.catalog().types.entry(key).or_insert(read).clone(),
+                Err(_) => return one_instance(),
+            },
         };
-        found.unwrap_or_else(one_instance)
+        found.unwrap_or_else(|_| one_instance())
     }
 
-    /// Resources of a machine type; `None` if the zone has no such type.
-    async fn read_type(&self, zone: &str, machine_type: &str) -> Result<Option<Resources>, CloudError> {
+    /// Resources of a machine type, or why there can be no node of it.
+    async fn read_type(&self, zone: &str, machine_type: &str) -> Result<Result<Resources, Unavailable>, CloudError> {
         let path = format!("{}/zones/{zone}/machineTypes/{machine_type}", self.settings.project);
-        let sent: Result<MachineType, Refusal> = self.connection.send(Method::GET, &path, &[], None).await;
+        let sent: Result<MachineType, Refusal> =
+            self.connection.send(Method::GET, &path, &[], None, &CallGuard::none()).await;
         match sent {
-            Ok(machine_type) => Ok(Some(machine_type.resources())),
-            Err(Refusal::ByGoogle(error, _))
-                if matches!(error.status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST) =>
-            {
-                Ok(None)
+            Ok(machine_type) => Ok(Ok(machine_type.resources())),
+            Err(Refusal::ByGoogle(error, _)) if is_wrong(error.status) => {
+                Ok(Err(Unavailable::Permanent(format!("there is no machine type {machine_type} in {zone}"))))
             }
-            Err(refusal) => Err(refusal.into()),
+            Err(refusal) => match refusal.into() {
+                // It may be allowed later.
+                CloudError::Denied(text) => Ok(Err(Unavailable::Temporary(text))),
+                error => Err(error),
+            },
         }
     }
 
@@ -374,14 +458,21 @@ impl Gce {
                 None => return Ok(Ok(Image::named(id))),
             },
         };
-        match (self.connection.get::<Image>(&path, &[]).await, source) {
-            (Ok(image), ImageSource::Family { .. }) => Ok(Ok(image)),
-            (Ok(image), ImageSource::Id(id)) => Ok(Ok(Image { self_link: id.clone(), ..image })),
-            (Err(CloudError::NotFound(text)), _) => Ok(Err(Unavailable::Permanent(format!("no such image: {text}")))),
+        let sent: Result<Image, Refusal> =
+            self.connection.send(Method::GET, &path, &[], None, &CallGuard::none()).await;
+        let refusal = match (sent, source) {
+            (Ok(image), ImageSource::Family { .. }) => return Ok(Ok(image)),
+            (Ok(image), ImageSource::Id(id)) => return Ok(Ok(Image { self_link: id.clone(), ..image })),
+            (Err(Refusal::ByGoogle(error, _)), _) if is_wrong(error.status) => {
+                return Ok(Err(Unavailable::Permanent(format!("no such image: {}", error.text()))));
+            }
+            (Err(refusal), _) => refusal,
+        };
+        match (refusal.into(), source) {
             // To boot an image, the account need not read it.
-            (Err(CloudError::Denied(_)), ImageSource::Id(id)) => Ok(Ok(Image::named(id))),
-            (Err(CloudError::Denied(text)), _) => Ok(Err(Unavailable::Permanent(text))),
-            (Err(error), _) => Err(error),
+            (CloudError::Denied(_), ImageSource::Id(id)) => Ok(Ok(Image::named(id))),
+            (CloudError::Denied(text), _) => Ok(Err(Unavailable::Temporary(text))),
+            (error, _) => Err(error),
         }
     }
 
@@ -398,11 +489,11 @@ impl Gce {
     fn need(&self, label: &GceLabel) -> Result<Resources, Unavailable> {
         let catalog = self.catalog();
         let types = self.settings.zones.iter().map(|zone| (zone.clone(), label.machine_type.clone()));
-        let found = types.filter_map(|key| catalog.types.get(&key).cloned().flatten()).next();
-        let need = found.ok_or_else(|| {
-            let (zones, kind) = (self.settings.zones.join(", "), &label.machine_type);
-            Unavailable::Permanent(format!("there is no machine type {kind} in {zones}"))
-        })?;
+        let mut found: Vec<_> = types.filter_map(|key| catalog.types.get(&key).cloned()).collect();
+        // One zone suffices.
+        found.sort_by_key(Result::is_err);
+        let unknown = || Err(Unavailable::Temporary("its machine type is not known yet".to_owned()));
+        let need = found.into_iter().next().unwrap_or_else(unknown)?;
         let image = catalog.images.get(&label.source).cloned();
         let min_disk_gb = image.transpose()?.and_then(|image| image.min_disk_gb());
         match min_disk_gb.filter(|min| *min > label.volume_gb) {
@@ -413,6 +504,27 @@ impl Gce {
             None => Ok(need),
         }
     }
+}
+
+/// Whether a refusal says that the configuration names something wrong.
+fn is_wrong(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST)
+}
+
+/// A part of a listing proves nothing.
+fn whole(is_partial: bool) -> Result<(), CloudError> {
+    match is_partial {
+        true => {
+            Err(CloudError::Outage { detail: "Google cannot list all instances".to_owned(), may_have_worked: false })
+        }
+        false => Ok(()),
+    }
+}
+
+/// Whether Google allows this name, which is part of paths and filters.
+fn is_name(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(is_allowed)
 }
 
 fn page_query<'a>(query: &[(&'a str, &'a str)], token: &'a Option<String>) -> Vec<(&'a str, &'a str)> {

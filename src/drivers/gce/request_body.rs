@@ -19,10 +19,10 @@ pub fn creation_mark(order: &LaunchOrder) -> String {
     URL_SAFE_NO_PAD.encode(&Sha256::digest(order.identity.as_bytes())[..16])
 }
 
-/// A UUID that names one attempt in one zone: with the same one, Google repeats no creation. A process that resumes a
-/// node counts its attempts anew.
-pub fn request_id(order: &LaunchOrder, zone: &str) -> String {
-    let text = format!("{} {} {} {zone}", order.identity, order.attempt, order.may_exist);
+/// A UUID that names one attempt of a process in one zone: with the same one, Google repeats no creation. Another
+/// process counts its attempts anew, so it has another id.
+pub fn request_id(order: &LaunchOrder, zone: &str, process: &str) -> String {
+    let text = format!("{} {} {zone} {process}", order.identity, order.attempt);
     let hash: [u8; 16] = Sha256::digest(text.as_bytes())[..16].try_into().expect("a hash has 32 bytes");
     uuid::Builder::from_random_bytes(hash).into_uuid().to_string()
 }

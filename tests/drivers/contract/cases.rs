@@ -4,6 +4,7 @@ use nodepool::actors::provider::providers::{self, ExtraDrivers};
 use nodepool_drivers::{OpenDriver, kubernetes};
 use nodepool_model::records::static_host::HostIdentity;
 use serde_json::json;
+use testkit::clouds::simulated_azure::SimulatedAzure;
 use testkit::clouds::simulated_ec2::SimulatedEc2;
 use testkit::clouds::simulated_gce::SimulatedGce;
 use testkit::clouds::simulated_ibm::SimulatedIbm;
@@ -27,6 +28,7 @@ pub struct Case {
 pub enum CloudKind {
     OpenStack,
     Kubernetes,
+    Azure,
     Ec2,
     Gce,
     Ibm,
@@ -35,6 +37,7 @@ pub enum CloudKind {
 pub enum SimulatedCloud {
     OpenStack(SimulatedOpenStack),
     Kubernetes(SimulatedKubernetes),
+    Azure(SimulatedAzure),
     Ec2(SimulatedEc2),
     Gce(SimulatedGce),
     Ibm(SimulatedIbm),
@@ -47,6 +50,7 @@ impl SimulatedCloud {
             SimulatedCloud::OpenStack(cloud) => cloud.knobs(json!({"page_size": 1})).await,
             SimulatedCloud::Kubernetes(cluster) => cluster.knobs(json!({"page_limit": 1})).await,
             SimulatedCloud::Ec2(cloud) => cloud.knobs(json!({"page_limit": 1})).await,
+            SimulatedCloud::Azure(cloud) => cloud.knobs(json!({"page": 1})).await,
             SimulatedCloud::Gce(cloud) => cloud.knobs(json!({"page": 1})).await,
             SimulatedCloud::Ibm(cloud) => cloud.knobs(json!({"page": 1})).await,
         }
@@ -64,6 +68,7 @@ impl Case {
         Some(match self.cloud? {
             (CloudKind::OpenStack, flags) => SimulatedCloud::OpenStack(SimulatedOpenStack::start(flags).await),
             (CloudKind::Kubernetes, flags) => SimulatedCloud::Kubernetes(SimulatedKubernetes::start(flags).await),
+            (CloudKind::Azure, flags) => SimulatedCloud::Azure(SimulatedAzure::start(flags).await),
             (CloudKind::Ec2, flags) => SimulatedCloud::Ec2(SimulatedEc2::start(flags).await),
             (CloudKind::Gce, flags) => SimulatedCloud::Gce(SimulatedGce::start(flags).await),
             (CloudKind::Ibm, flags) => SimulatedCloud::Ibm(SimulatedIbm::start(flags).await),
@@ -76,6 +81,7 @@ impl Case {
             None => return ContractHarness { provider: ProviderHarness::of_config(self.config), cloud },
             Some(SimulatedCloud::OpenStack(cloud)) => Box::new(InProcessDriver(cloud.clouds_yaml())),
             Some(SimulatedCloud::Kubernetes(cluster)) => Box::new(InProcessKubernetes(vec![cluster.kubeconfig()])),
+            Some(SimulatedCloud::Azure(cloud)) => Box::new(cloud.driver()),
             Some(SimulatedCloud::Ec2(cloud)) => Box::new(cloud.driver()),
             Some(SimulatedCloud::Gce(cloud)) => Box::new(cloud.driver()),
             Some(SimulatedCloud::Ibm(cloud)) => Box::new(cloud.driver()),
@@ -95,6 +101,7 @@ impl Case {
             Some(SimulatedCloud::Kubernetes(cluster)) => {
                 visitor.with(kubernetes::open_with(&section, vec![cluster.kubeconfig()]).unwrap())
             }
+            Some(SimulatedCloud::Azure(cloud)) => visitor.with(cloud.open_driver(&section)),
             Some(SimulatedCloud::Ec2(cloud)) => visitor.with(cloud.open_driver(&section)),
             Some(SimulatedCloud::Gce(cloud)) => visitor.with(cloud.open_driver(&section)),
             Some(SimulatedCloud::Ibm(cloud)) => visitor.with(cloud.open_driver(&section)),
@@ -258,7 +265,65 @@ providers:
         cloud: Some((CloudKind::Ec2, &["--boot-s", "0.1", "--terminate-s", "0.1", "--subnet-addresses", "2"])),
         is_limited: true,
     };
-    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic, aws, gce(), ibmvpc()]
+    vec![
+        statics,
+        fake,
+        openstack,
+        example,
+        kubernetes,
+        openshift,
+        openshiftpods,
+        metastatic,
+        aws,
+        azure(),
+        gce(),
+        ibmvpc(),
+    ]
+}
+
+fn azure() -> Case {
+    Case {
+        driver: "azure",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: azure
+    location: eastus
+    resource-group: nodepool
+    resource-group-location: eastus
+    network: network
+    auth-path: /nonexistent
+    rate: 1000
+    cloud-images:
+      - name: image
+        username: zuul
+        generate-password: true
+        image-reference: {publisher: Debian, offer: debian-12, sku: 12-gen2, version: latest}
+    pools:
+      - name: main
+        max-servers: 10
+        labels: [{name: small, cloud-image: image, hardware-profile: {vm-size: Standard_D2s_v3}}]
+",
+        host: None,
+        cloud: Some((
+            CloudKind::Azure,
+            &[
+                "--boot-s",
+                "0.1",
+                "--delete-s",
+                "0.1",
+                "--operation-s",
+                "0",
+                "--limits",
+                "virtualMachines=2",
+                "--upload-minimum",
+                "512",
+                "--check-footer",
+                "false",
+            ],
+        )),
+        is_limited: true,
+    }
 }
 
 fn gce() -> Case {

@@ -334,22 +334,6 @@ fn a_cancelled_job_ends_at_once_unless_its_call_is_in_flight() {
 }
 
 #[test]
-fn a_cancelled_job_does_not_wait_for_a_read() {
-    on_paused_time(async {
-        let mut harness = TaskManagerHarness::new(RateLimits { in_flight: InFlightLimit::Fixed(1), ..UNLIMITED }).await;
-        harness.submit(1, Job::List);
-        harness.wait_until(|state| state.running == 1).await;
-        harness.abandon(1);
-        assert_cancelled(&harness.wait_for_end().await.1);
-        assert!(harness.state.lock().unwrap().running == 1, "the call is still in flight");
-        // The next call starts once it has ended.
-        harness.submit(2, launch("two"));
-        assert!(harness.wait_for_end().await.1.is_ok());
-        assert_eq!(harness.state.lock().unwrap().max_running, 1);
-    });
-}
-
-#[test]
 fn a_cancelled_job_that_waits_for_its_server_ends_at_once() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;

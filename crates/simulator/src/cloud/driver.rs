@@ -4,6 +4,7 @@ use super::{CloudConnection, Clouds, MAX_SERVERS, server_resources};
 use crate::step_budget::StepBudget;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::Instance;
@@ -48,11 +49,11 @@ struct Adapter {
 }
 
 impl SimpleAdapter for Adapter {
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<Creation, CloudError> {
+    async fn create_instance(&self, order: &LaunchOrder, _: &CallGuard) -> Result<Creation, CloudError> {
         self.connection.create(order).await.map(Creation::from)
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<Option<Operation>, CloudError> {
+    async fn delete_instance(&self, id: &ExternalId, _: &CallGuard) -> Result<Option<Operation>, CloudError> {
         self.connection.delete(id).await.map(|()| None)
     }
 

@@ -3,6 +3,7 @@
 pub mod beside_nodepool11;
 pub mod cloud_launcher;
 pub mod moto;
+pub mod simulated_azure;
 pub mod simulated_ec2;
 pub mod simulated_gce;
 pub mod simulated_ibm;

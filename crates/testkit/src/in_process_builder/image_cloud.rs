@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::LaunchConfig;
 use nodepool_driver::instance::Instance;
@@ -89,11 +90,11 @@ fn failed(detail: &str) -> CloudError {
 }
 
 impl SimpleAdapter for ImageCloudAdapter {
-    async fn create_instance(&self, _: &LaunchOrder) -> Result<Creation, CloudError> {
+    async fn create_instance(&self, _: &LaunchOrder, _: &CallGuard) -> Result<Creation, CloudError> {
         Err(failed("this cloud has no servers"))
     }
 
-    async fn delete_instance(&self, _: &ExternalId) -> Result<Option<Operation>, CloudError> {
+    async fn delete_instance(&self, _: &ExternalId, _: &CallGuard) -> Result<Option<Operation>, CloudError> {
         Err(CloudError::not_found("no such object"))
     }
 

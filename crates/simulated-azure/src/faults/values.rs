@@ -1,0 +1,147 @@
+//! Values of knobs that are more than a number: ranges of seconds, amounts by name, and choices.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The shortest and the longest of a range of times in seconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(try_from = "SecondsText", into = "String")]
+pub struct Seconds {
+    low: f64,
+    high: f64,
+}
+
+/// A range in JSON: a number, or text as on the command line.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SecondsText {
+    Number(f64),
+    Text(String),
+}
+
+impl Seconds {
+    /// The time for a random number.
+    pub fn at(self, random: u64) -> f64 {
+        self.low + (self.high - self.low) * (random % 1001) as f64 / 1000.0
+    }
+}
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (low, high) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| (0.0..1e9).contains(number));
+        match (number(low), number(high)) {
+            (Some(low), Some(high)) if low <= high => Ok(Self { low, high }),
+            _ => Err(format!("{text} is not a time: expected seconds (20) or a range (20-50.5)")),
+        }
+    }
+}
+
+impl TryFrom<SecondsText> for Seconds {
+    type Error = String;
+
+    fn try_from(value: SecondsText) -> Result<Self, String> {
+        match value {
+            SecondsText::Number(number) => number.to_string().parse(),
+            SecondsText::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl From<Seconds> for String {
+    fn from(seconds: Seconds) -> Self {
+        seconds.to_string()
+    }
+}
+
+impl Display for Seconds {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}-{}", self.low, self.high)
+    }
+}
+
+/// Amounts by name: `cores=100,virtualMachines=20`. In JSON they may also be an object.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "AmountsValue", into = "BTreeMap<String, u64>")]
+pub struct Amounts(pub BTreeMap<String, u64>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum AmountsValue {
+    Map(BTreeMap<String, u64>),
+    Text(String),
+}
+
+impl FromStr for Amounts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let amount = |pair: &str| {
+            let (name, amount) = pair.split_once('=').ok_or_else(|| format!("{pair} is not NAME=N"))?;
+            Ok((name.to_owned(), amount.parse().map_err(|_| format!("{amount} is not a number"))?))
+        };
+        text.split(',').filter(|pair| !pair.is_empty()).map(amount).collect::<Result<_, String>>().map(Self)
+    }
+}
+
+impl TryFrom<AmountsValue> for Amounts {
+    type Error = String;
+
+    fn try_from(value: AmountsValue) -> Result<Self, String> {
+        match value {
+            AmountsValue::Map(map) => Ok(Self(map)),
+            AmountsValue::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl From<Amounts> for BTreeMap<String, u64> {
+    fn from(amounts: Amounts) -> Self {
+        amounts.0
+    }
+}
+
+/// The headers of a long operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OperationStyle {
+    /// `Azure-AsyncOperation`.
+    Async,
+    /// `Location`.
+    Location,
+    /// As in Azure: `Azure-AsyncOperation`, and `Location` for deletions and actions.
+    Both,
+}
+
+/// Resources that exist after the failure of an accepted creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailedCreation {
+    /// The virtual machine as Failed, with its parts.
+    Vm,
+    /// Its interfaces, public IPs and disk without it.
+    Parts,
+    Nothing,
+}
+
+/// The public IP within an interface's address configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NestedPublicIp {
+    Full,
+    Id,
+}
+
+/// A part of a virtual machine that remains after its deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    Nic,
+    Ip,
+    Disk,
+}

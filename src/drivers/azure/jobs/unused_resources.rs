@@ -1,0 +1,163 @@
+//! Listing of resources that may be left behind, and their deletion.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::azure::api::api_types::{Address, Disk, Image, Interface};
+use crate::azure::api::calls::{Call, Kind, Reply};
+use crate::azure::api::errors::failed;
+use crate::azure::context::ProviderContext;
+use crate::azure::jobs::delete::may_end;
+use crate::azure::jobs::listing::Pages;
+use crate::azure::leaks::{self, ADDRESSES, DISKS, IMAGES, INTERFACES, UPLOAD_DISKS};
+use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::Outcome;
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+
+/// A part that is reserved or still used is deleted again after this time, for longer than the 180 s of a reservation.
+const EARLY_PAUSE: Seconds = Seconds(5.0);
+const MAX_EARLY: u32 = 60;
+
+pub struct ListUnused {
+    context: Arc<ProviderContext>,
+    /// Kinds that are still to be listed, the current one first.
+    kinds: VecDeque<&'static str>,
+    pages: Pages,
+    /// Ids of interfaces without a machine, in small letters: addresses that only they use are unused, too.
+    free_interfaces: BTreeSet<String>,
+    unused: UnusedResources,
+}
+
+impl ListUnused {
+    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
+        let kinds = kinds.iter().copied().collect();
+        Self {
+            context,
+            kinds,
+            pages: Pages::new(""),
+            free_interfaces: BTreeSet::new(),
+            unused: UnusedResources::default(),
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let result = match input {
+            Input::Start => return self.list(),
+            Input::Reply(result) => result.and_then(|reply| self.on_page(reply)),
+            input @ Input::Observed(_) => return Next::Failed(failed(format!("unexpected {input:?}"))),
+        };
+        match result {
+            Ok(Some(call)) => return Next::Call(call),
+            Ok(None) => {}
+            // A failure does not hide resources of other kinds.
+            Err(error) => {
+                if let Some(kind) = self.kinds.front() {
+                    self.unused.failed.entry(kind).or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        self.kinds.pop_front();
+        self.list()
+    }
+
+    fn list(&mut self) -> Next<Call> {
+        while let Some(name) = self.kinds.front() {
+            if let Some(kind) = leaks::kind_of(name) {
+                let (pages, call) = Pages::begin(&self.context.scope, kind);
+                self.pages = pages;
+                return Next::Call(call);
+            }
+            self.kinds.pop_front();
+        }
+        Next::Done(Outcome::Unused(std::mem::take(&mut self.unused)))
+    }
+
+    fn on_page(&mut self, reply: Reply) -> Result<Option<Call>, CloudError> {
+        if let Some(call) = self.pages.add(reply)? {
+            return Ok(Some(call));
+        }
+        let Some(kind) = self.kinds.front().copied() else { return Ok(None) };
+        let found = &mut self.unused.found;
+        let mut add = |name: String, metadata| found.push(CloudResource { kind, id: ExternalId::text(name), metadata });
+        match kind {
+            INTERFACES => {
+                let interfaces: Vec<Interface> = self.pages.read()?;
+                let unused = interfaces.into_iter().filter(|interface| interface.properties.virtual_machine.is_none());
+                for interface in unused {
+                    self.free_interfaces.insert(interface.id.to_lowercase());
+                    add(interface.name, interface.tags);
+                }
+            }
+            ADDRESSES => {
+                let addresses: Vec<Address> = self.pages.read()?;
+                let free = &self.free_interfaces;
+                let unused = addresses.into_iter().filter(|address| is_unused(address, free));
+                unused.for_each(|address| add(address.name, address.tags));
+            }
+            DISKS | UPLOAD_DISKS => {
+                let disks: Vec<Disk> = self.pages.read()?;
+                let is_free = |disk: &Disk| disk.managed_by.as_deref().is_none_or(str::is_empty);
+                for disk in disks.into_iter().filter(is_free) {
+                    // The disks of machines have no tags of their own. One whose machine is unknown stays.
+                    let machine = leaks::machine_of_disk(&disk.name).filter(|_| disk.tags.is_empty());
+                    let of_machine = machine.and_then(|machine| self.context.tags_of(machine));
+                    add(disk.name, of_machine.unwrap_or(disk.tags));
+                }
+            }
+            IMAGES => {
+                let images: Vec<Image> = self.pages.read()?;
+                images.into_iter().for_each(|image| add(image.name, image.tags));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+}
+
+/// An address names the configuration of its interface: `…/networkInterfaces/NAME/ipConfigurations/NAME`.
+fn is_unused(address: &Address, free_interfaces: &BTreeSet<String>) -> bool {
+    let Some(configuration) = &address.properties.ip_configuration else { return true };
+    let id = configuration.id.to_lowercase();
+    id.split_once("/ipconfigurations/").is_some_and(|(interface, _)| free_interfaces.contains(interface))
+}
+
+/// Deletes an interface, an address or a disk.
+pub struct DeleteUnused {
+    context: Arc<ProviderContext>,
+    kind: Kind,
+    name: String,
+    early: u32,
+    obstacle: Option<String>,
+}
+
+impl DeleteUnused {
+    pub fn new(context: Arc<ProviderContext>, kind: Kind, resource: &CloudResource) -> Self {
+        Self { context, kind, name: resource.id.to_string(), early: 0, obstacle: None }
+    }
+
+    pub fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match input {
+            Input::Start => Next::Call(self.context.scope.delete(self.kind, &self.name)),
+            Input::Reply(Ok(Reply::Answer(_))) => Next::Done(Outcome::Deleted),
+            Input::Reply(Ok(Reply::Refused(error))) if error.is_not_found() => Next::Done(Outcome::Deleted),
+            Input::Reply(Ok(Reply::Refused(error))) if may_end(&error) && self.early < MAX_EARLY => {
+                self.early += 1;
+                self.obstacle = Some(error.text());
+                Next::Call(self.context.scope.delete(self.kind, &self.name).after(EARLY_PAUSE))
+            }
+            Input::Reply(Ok(reply)) => match reply.answer() {
+                Ok(_) => Next::Done(Outcome::Deleted),
+                Err(error) => Next::Failed(error),
+            },
+            Input::Reply(Err(error)) => Next::Failed(error),
+            input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The driver azure: nodes are virtual machines of Azure, which boot images of Azure or of the builder.
+
+mod api;
+mod config;
+mod context;
+mod instances;
+mod jobs;
+mod label;
+mod leaks;
+mod request_body;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nodepool_driver::call_guard::CallGuard;
+use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::job::Job;
+use nodepool_driver::state_machine::{InFlightLimit, Input, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+use python_yaml::diagnostics::Diagnostic;
+use serde_json::Value;
+
+use api::calls::{Call, Kind, Reply, Request};
+use api::client::Connection;
+use api::credentials::Credentials;
+use context::ProviderContext;
+use jobs::delete::DeleteInstance;
+use jobs::images::{DeleteImage, ListImages};
+use jobs::launch::LaunchInstance;
+use jobs::listing::ListInstances;
+use jobs::refresh::RefreshProvider;
+use jobs::unused_resources::{DeleteUnused, ListUnused};
+use jobs::upload::UploadImage;
+
+/// Interval between listings while machines boot.
+const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
+
+pub struct Azure {
+    context: Arc<ProviderContext>,
+    connection: Connection,
+    stamps: FileStamps,
+}
+
+/// Time of change of the authentication file; `None` if it does not exist.
+type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
+
+fn stamps(files: &[PathBuf]) -> FileStamps {
+    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    files.iter().map(|path| (path.clone(), changed(path))).collect()
+}
+
+pub fn open(section: &ProviderConfig) -> Result<Azure, Vec<Diagnostic>> {
+    let stamps = stamps(&files(section));
+    let credentials = match config::auth_file(section) {
+        Some(file) => Credentials::read(&file),
+        None => Err("there is neither auth-path nor AZURE_AUTH_LOCATION".to_owned()),
+    };
+    open_from(section, credentials, stamps)
+}
+
+/// Opens the driver with the content of an authentication file, for tests and other callers.
+pub fn open_with(section: &ProviderConfig, auth: Value) -> Result<Azure, Vec<Diagnostic>> {
+    open_from(section, Credentials::of(auth), Vec::new())
+}
+
+fn open_from(
+    section: &ProviderConfig,
+    credentials: Result<Credentials, String>,
+    stamps: FileStamps,
+) -> Result<Azure, Vec<Diagnostic>> {
+    let (settings, mut diagnostics) = read(section);
+    diagnostics.items.retain(Diagnostic::is_error);
+    if !diagnostics.items.is_empty() {
+        return Err(diagnostics.items);
+    }
+    let unusable = |error: String| {
+        let help = format!("provider {} is out of service", section.name);
+        vec![Diagnostic::error(section.section.at, error).help(help)]
+    };
+    let credentials = credentials.map_err(unusable)?;
+    let subscription = credentials.subscription_id.clone();
+    let connection = Connection::new(credentials).map_err(unusable)?;
+    let facts = ProviderFacts {
+        launch_config: Some(Arc::new(settings.launch_config(|_| (None, None)))),
+        upload_config: Some(Arc::new(settings.upload_config())),
+        ..ProviderFacts::initial()
+    };
+    let context = Arc::new(ProviderContext::new(section.name.clone(), settings, subscription, facts));
+    Ok(Azure { context, connection, stamps })
+}
+
+/// The authentication file, which a provider reads besides its section.
+pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
+    config::auth_file(section).into_iter().collect()
+}
+
+/// Errors and warnings of a section.
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
+    read(section).1.items
+}
+
+fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    (config::read(section, &mut diagnostics), diagnostics)
+}
+
+impl Driver for Azure {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> ProviderFacts {
+        self.context.facts.clone()
+    }
+
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: self.context.settings.spacing,
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: OBSERVE_INTERVAL,
+            refresh: Some(REFRESH_INTERVAL),
+        }
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        let context = self.context.clone();
+        match job {
+            Job::Launch(order) => Machine::Launch(Box::new(LaunchInstance::new(context, order.clone()))),
+            Job::Delete(id) => Machine::Delete(Box::new(DeleteInstance::new(context, id))),
+            Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
+            Job::List | Job::ListServerIds => Machine::List(Box::new(ListInstances::new(context))),
+            Job::ListUnused(kinds) => Machine::ListUnused(Box::new(ListUnused::new(context, kinds))),
+            Job::DeleteUnused(resource) => match leaks::kind_of(resource.kind) {
+                Some(kind @ (Kind::Interface | Kind::Address | Kind::Disk)) if resource.kind != leaks::UPLOAD_DISKS => {
+                    Machine::DeleteUnused(DeleteUnused::new(context, kind, resource))
+                }
+                _ => Machine::DeleteImage(DeleteImage::new(context, &resource.id)),
+            },
+            Job::Upload(order) => Machine::Upload(Box::new(UploadImage::new(context, order.clone()))),
+            Job::DeleteImage(id) => Machine::DeleteImage(DeleteImage::new(context, id)),
+            Job::ListImages => Machine::ListImages(ListImages::new(context)),
+            // Azure has no static hosts, and no console text without a storage account.
+            Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
+        }
+    }
+
+    fn needs_reopen(&self) -> Option<NeedsReopen> {
+        let before = self.stamps.clone();
+        let files: Vec<PathBuf> = before.iter().map(|(path, _)| path.clone()).collect();
+        let checked = files.clone();
+        Some(NeedsReopen { files, check: Arc::new(move || stamps(&checked) != before) })
+    }
+
+    async fn prepare(&self, _: &Call) -> Result<(), CloudError> {
+        self.connection.prepare().await
+    }
+
+    async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
+        if call.delay > Seconds::ZERO {
+            tokio::time::sleep(call.delay.to_duration()).await;
+            // The session was alive before the delay.
+            if call.is_mutating() {
+                guard.wait_until_allowed().await;
+            }
+        }
+        match &call.request {
+            Request::Arm(request) => self.connection.send(&call, request, guard).await,
+            Request::SendPages { sas, file, pages } => self.connection.send_pages(sas, file, pages, guard).await,
+        }
+    }
+}
+
+/// State machine of one job.
+pub enum Machine {
+    Launch(Box<LaunchInstance>),
+    Delete(Box<DeleteInstance>),
+    Refresh(Box<RefreshProvider>),
+    List(Box<ListInstances>),
+    ListUnused(Box<ListUnused>),
+    DeleteUnused(DeleteUnused),
+    Upload(Box<UploadImage>),
+    DeleteImage(DeleteImage),
+    ListImages(ListImages),
+    Unsupported,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match self {
+            Machine::Launch(machine) => machine.step(input),
+            Machine::Delete(machine) => machine.step(input),
+            Machine::Refresh(machine) => machine.step(input),
+            Machine::List(machine) => machine.step(input),
+            Machine::ListUnused(machine) => machine.step(input),
+            Machine::DeleteUnused(machine) => machine.step(input),
+            Machine::Upload(machine) => machine.step(input),
+            Machine::DeleteImage(machine) => machine.step(input),
+            Machine::ListImages(machine) => machine.step(input),
+            Machine::Unsupported => Next::Failed(CloudError::not_found("Azure has no such job")),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        match self {
+            Machine::Launch(machine) => machine.external_id(),
+            Machine::Upload(machine) => machine.external_id(),
+            Machine::Delete(_)
+            | Machine::Refresh(_)
+            | Machine::List(_)
+            | Machine::ListUnused(_)
+            | Machine::DeleteUnused(_)
+            | Machine::DeleteImage(_)
+            | Machine::ListImages(_)
+            | Machine::Unsupported => None,
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        match self {
+            Machine::Launch(machine) => machine.obstacle(),
+            Machine::Delete(machine) => machine.obstacle(),
+            Machine::DeleteUnused(machine) => machine.obstacle(),
+            Machine::Refresh(_)
+            | Machine::List(_)
+            | Machine::ListUnused(_)
+            | Machine::Upload(_)
+            | Machine::DeleteImage(_)
+            | Machine::ListImages(_)
+            | Machine::Unsupported => None,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Machine::Launch(machine) => machine.label(),
+            Machine::Delete(machine) => machine.label(),
+            Machine::Refresh(_) => "refreshing",
+            Machine::List(_) => "listing instances",
+            Machine::ListUnused(_) => "listing unused resources",
+            Machine::DeleteUnused(_) => "deleting unused resource",
+            Machine::Upload(machine) => machine.label(),
+            Machine::DeleteImage(_) => "deleting image",
+            Machine::ListImages(_) => "listing images",
+            Machine::Unsupported => "ended",
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Uploads and deletions of images.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_model::config::upload_config::{Progress, UploadOrder};
+use nodepool_model::records::ids::ExternalId;
+use serde_json::json;
+use testkit::in_process_launcher::on_real_time;
+
+use crate::driver::Harness;
+
+const SIZE: usize = 9 * 1024 * 1024 + 512;
+const FLAGS: [&str; 4] = ["--check-footer", "false", "--upload-minimum", "512"];
+
+fn order(folder: &Path) -> UploadOrder {
+    let file = folder.join("image.vhd");
+    std::fs::write(&file, vec![7; SIZE]).unwrap();
+    let marks = [("nodepool_build_id", "b1"), ("nodepool_upload_id", "u1"), ("nodepool_provider_name", "az")];
+    UploadOrder {
+        image: "built".into(),
+        name: "built-1700000001".to_owned(),
+        file,
+        size: SIZE as u64,
+        format: "vhd".to_owned(),
+        meta: BTreeMap::from([("team".to_owned(), json!("ci"))]),
+        marks: marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        md5: None,
+        sha256: None,
+        may_exist: false,
+        progress: Progress::default(),
+    }
+}
+
+#[test]
+fn an_image_is_uploaded_once_and_its_deletion_ends() {
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = Harness::start(&FLAGS, "", "", "").await;
+        let id = ExternalId::text("built-1700000001");
+        let uploaded = harness.provider.run(Job::Upload(Arc::new(order(folder.path())))).await;
+        assert_eq!(uploaded, Ok(Outcome::Uploaded(id.clone())));
+        assert_eq!(harness.names("images").await, ["built-1700000001"]);
+        assert_eq!(harness.names("disks").await, Vec::<String>::new());
+        let again = UploadOrder { may_exist: true, ..order(folder.path()) };
+        let again = harness.provider.run(Job::Upload(Arc::new(again))).await;
+        assert_eq!(again, Ok(Outcome::Uploaded(id.clone())));
+        assert_eq!(harness.cloud.calls("image.create").await.len(), 1);
+        assert_eq!(harness.provider.run(Job::DeleteImage(id.clone())).await, Ok(Outcome::Deleted));
+        harness.assert_empty().await;
+        let gone = harness.provider.run(Job::DeleteImage(id)).await;
+        assert_eq!(gone.unwrap_err().kind(), "not-found");
+    });
+}
+
+#[test]
+fn a_failed_upload_fails_and_leaves_nothing() {
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = Harness::start(&FLAGS, "", "", "").await;
+        for fault in ["403 action=pages.create", "InternalServerError in=operation action=image.create"] {
+            harness.cloud.knobs(json!({"faults": [fault]})).await;
+            let failed = harness.provider.run(Job::Upload(Arc::new(order(folder.path())))).await.unwrap_err();
+            assert!(!failed.to_string().contains("sig="), "{failed}");
+            harness.assert_empty().await;
+        }
+    });
+}
