@@ -9,6 +9,8 @@ pub mod example;
 pub mod fake;
 #[cfg(feature = "gce")]
 pub mod gce;
+#[cfg(feature = "ibm")]
+pub mod ibmvpc;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod metastatic;
@@ -40,6 +42,8 @@ pub const BUILT_IN_DRIVERS: &[&str] = &[
     "azure",
     #[cfg(feature = "gce")]
     "gce",
+    #[cfg(feature = "ibm")]
+    "ibmvpc",
 ];
 
 /// Visitor that `open` calls with the driver, because only `open` knows its type.
@@ -63,6 +67,8 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "azure" => Ok(visitor.with(azure::open(section)?)),
         #[cfg(feature = "gce")]
         "gce" => Ok(visitor.with(gce::open(section)?)),
+        #[cfg(feature = "ibm")]
+        "ibmvpc" => Ok(visitor.with(ibmvpc::open(section)?)),
         "metastatic" => Ok(visitor.with(metastatic::open_without_launcher(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
@@ -88,6 +94,8 @@ pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
         "azure" => azure::files(section),
         #[cfg(feature = "gce")]
         "gce" => gce::files(),
+        #[cfg(feature = "ibm")]
+        "ibmvpc" => ibmvpc::files(section),
         _ => Vec::new(),
     }
 }
@@ -109,6 +117,8 @@ pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
         "azure" => azure::diagnostics(section),
         #[cfg(feature = "gce")]
         "gce" => gce::diagnostics(section),
+        #[cfg(feature = "ibm")]
+        "ibmvpc" => ibmvpc::diagnostics(section),
         _ => Vec::new(),
     }
 }

@@ -114,7 +114,8 @@ fn deleting_a_missing_instance_succeeds_with_the_id_alone() {
 
 #[test]
 fn an_image_is_uploaded_once_listed_with_metadata_and_deleted() {
-    for case in drivers_under_test() {
+    // The driver ibmvpc needs a bucket, and its images have no properties: tests/ibm/uploads.rs.
+    for case in drivers_under_test().into_iter().filter(|case| case.driver != "ibmvpc") {
         on_real_time(async move {
             let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let folder = tempfile::tempdir().unwrap();
@@ -197,8 +198,8 @@ fn launching() -> impl Iterator<Item = Case> {
 fn launch_order(hostname: &str) -> LaunchOrder {
     let Job::Launch(order) = launch(hostname) else { unreachable!("launch makes a launch") };
     let mut order = Arc::unwrap_or_clone(order);
-    let metadata =
-        [("nodepool_node_id", hostname), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "contract")];
+    let node = hostname.trim_start_matches("np");
+    let metadata = [("nodepool_node_id", node), ("nodepool_pool_name", "main"), ("nodepool_provider_name", "contract")];
     order.metadata.extend(metadata.map(|(key, value)| (key.to_owned(), value.to_owned())));
     order.identity = hostname.to_owned();
     order
@@ -241,7 +242,7 @@ fn an_instance_is_listed_with_metadata_and_deleted_by_id() {
             let found = listed(&mut provider).await;
             let found =
                 found.iter().find(|other| other.external_id == instance.external_id).expect("the instance is listed");
-            assert_eq!(found.metadata["nodepool_node_id"], "np0000000001");
+            assert_eq!(found.metadata["nodepool_node_id"], "0000000001");
             assert!(instance.interface_ip.is_some(), "{}: {instance:?}", case.driver);
             assert!(!found.resources.is_empty(), "{}: {found:?}", case.driver);
             let id = instance.external_id;

@@ -7,7 +7,7 @@ pub mod file_stamps;
 pub mod hook;
 pub mod image_files;
 pub mod keyscan;
-#[cfg(feature = "aws")]
+#[cfg(any(feature = "aws", feature = "ibm"))]
 pub mod object_store;
 pub mod process_group;
 pub mod python_format;

@@ -42,13 +42,13 @@ fn request(method: Method, key: &str) -> ObjectRequest {
 
 /// Begins an object of several parts. The response names the upload.
 pub fn begin(key: &str, tags: &BTreeMap<String, String>) -> ObjectRequest {
-    let mut tagging = form_urlencoded::Serializer::new(String::new());
-    tagging.extend_pairs(tags);
-    ObjectRequest {
-        query: vec![("uploads", String::new())],
-        headers: vec![("x-amz-tagging", tagging.finish())],
-        ..request(Method::POST, key)
+    let mut headers = Vec::new();
+    if !tags.is_empty() {
+        let mut tagging = form_urlencoded::Serializer::new(String::new());
+        tagging.extend_pairs(tags);
+        headers.push(("x-amz-tagging", tagging.finish()));
     }
+    ObjectRequest { query: vec![("uploads", String::new())], headers, ..request(Method::POST, key) }
 }
 
 /// Sends one part; the header `etag` of the response identifies it.
@@ -92,6 +92,18 @@ pub fn list(next: Option<&str>) -> ObjectRequest {
     let mut query = vec![("list-type", "2".to_owned())];
     query.extend(next.map(|token| ("continuation-token", token.to_owned())));
     ObjectRequest { query, ..request(Method::GET, "") }
+}
+
+/// The location of the bucket.
+pub fn location() -> ObjectRequest {
+    ObjectRequest { query: vec![("location", String::new())], ..request(Method::GET, "") }
+}
+
+/// The response of `location`.
+#[derive(Debug, Deserialize)]
+pub struct Location {
+    #[serde(rename = "$text", default)]
+    pub constraint: String,
 }
 
 /// The response of `begin`.

@@ -7,6 +7,7 @@ use serde_json::json;
 use testkit::clouds::simulated_azure::SimulatedAzure;
 use testkit::clouds::simulated_ec2::SimulatedEc2;
 use testkit::clouds::simulated_gce::SimulatedGce;
+use testkit::clouds::simulated_ibm::SimulatedIbm;
 use testkit::clouds::simulated_kubernetes::{InProcessKubernetes, SimulatedKubernetes};
 use testkit::clouds::simulated_openstack::SimulatedOpenStack;
 use testkit::openstack_harness::in_process_driver::{InProcessDriver, open_driver};
@@ -30,6 +31,7 @@ pub enum CloudKind {
     Azure,
     Ec2,
     Gce,
+    Ibm,
 }
 
 pub enum SimulatedCloud {
@@ -38,6 +40,7 @@ pub enum SimulatedCloud {
     Azure(SimulatedAzure),
     Ec2(SimulatedEc2),
     Gce(SimulatedGce),
+    Ibm(SimulatedIbm),
 }
 
 impl SimulatedCloud {
@@ -49,6 +52,7 @@ impl SimulatedCloud {
             SimulatedCloud::Ec2(cloud) => cloud.knobs(json!({"page_limit": 1})).await,
             SimulatedCloud::Azure(cloud) => cloud.knobs(json!({"page": 1})).await,
             SimulatedCloud::Gce(cloud) => cloud.knobs(json!({"page": 1})).await,
+            SimulatedCloud::Ibm(cloud) => cloud.knobs(json!({"page": 1})).await,
         }
     }
 }
@@ -67,6 +71,7 @@ impl Case {
             (CloudKind::Azure, flags) => SimulatedCloud::Azure(SimulatedAzure::start(flags).await),
             (CloudKind::Ec2, flags) => SimulatedCloud::Ec2(SimulatedEc2::start(flags).await),
             (CloudKind::Gce, flags) => SimulatedCloud::Gce(SimulatedGce::start(flags).await),
+            (CloudKind::Ibm, flags) => SimulatedCloud::Ibm(SimulatedIbm::start(flags).await),
         })
     }
 
@@ -79,6 +84,7 @@ impl Case {
             Some(SimulatedCloud::Azure(cloud)) => Box::new(cloud.driver()),
             Some(SimulatedCloud::Ec2(cloud)) => Box::new(cloud.driver()),
             Some(SimulatedCloud::Gce(cloud)) => Box::new(cloud.driver()),
+            Some(SimulatedCloud::Ibm(cloud)) => Box::new(cloud.driver()),
         };
         let section = provider_section(self.config);
         let provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&*drivers)).unwrap());
@@ -98,6 +104,7 @@ impl Case {
             Some(SimulatedCloud::Azure(cloud)) => visitor.with(cloud.open_driver(&section)),
             Some(SimulatedCloud::Ec2(cloud)) => visitor.with(cloud.open_driver(&section)),
             Some(SimulatedCloud::Gce(cloud)) => visitor.with(cloud.open_driver(&section)),
+            Some(SimulatedCloud::Ibm(cloud)) => visitor.with(cloud.open_driver(&section)),
         }
     }
 }
@@ -258,7 +265,20 @@ providers:
         cloud: Some((CloudKind::Ec2, &["--boot-s", "0.1", "--terminate-s", "0.1", "--subnet-addresses", "2"])),
         is_limited: true,
     };
-    vec![statics, fake, openstack, example, kubernetes, openshift, openshiftpods, metastatic, aws, azure(), gce()]
+    vec![
+        statics,
+        fake,
+        openstack,
+        example,
+        kubernetes,
+        openshift,
+        openshiftpods,
+        metastatic,
+        aws,
+        azure(),
+        gce(),
+        ibmvpc(),
+    ]
 }
 
 fn azure() -> Case {
@@ -327,6 +347,31 @@ providers:
             CloudKind::Gce,
             &["--boot-s", "0.1", "--delete-s", "0.1", "--operation-s", "0", "--quotas", "INSTANCES=2"],
         )),
+        is_limited: true,
+    }
+}
+
+fn ibmvpc() -> Case {
+    Case {
+        driver: "ibmvpc",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: ibmvpc
+    vpc: nodepool
+    region: us-south
+    zone: us-south-1
+    subnet: nodepool-1
+    rate: 1000
+    quota: {instances: 2}
+    cloud-images: [{name: image, image-filter: {operating-system: {name: debian-12-amd64}}, username: zuul}]
+    pools:
+      - name: main
+        max-servers: 10
+        labels: [{name: small, cloud-image: image, profile: cx2-2x4}]
+",
+        host: None,
+        cloud: Some((CloudKind::Ibm, &["--boot-s", "0.1", "--delete-s", "0.1", "--quotas", "instances=2"])),
         is_limited: true,
     }
 }

@@ -6,6 +6,7 @@ pub mod moto;
 pub mod simulated_azure;
 pub mod simulated_ec2;
 pub mod simulated_gce;
+pub mod simulated_ibm;
 pub mod simulated_kubernetes;
 pub mod simulated_openstack;
 pub mod simulation_process;

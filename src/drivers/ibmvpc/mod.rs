@@ -1,0 +1,248 @@
+//! The driver ibmvpc: nodes are instances of IBM Cloud's VPC, which boot images of others or images of the builder.
+
+mod api;
+mod config;
+mod context;
+mod image_id;
+mod instances;
+mod jobs;
+mod leaks;
+mod names;
+mod request_body;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nodepool_driver::call_guard::CallGuard;
+use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::ProviderFacts;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::state_machine::{InFlightLimit, Input, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Seconds;
+use python_yaml::diagnostics::Diagnostic;
+
+use api::calls::{Call, Reply, Request};
+use api::client::Connection;
+use api::properties::{self, Properties};
+use context::ProviderContext;
+use jobs::delete::DeleteInstance;
+use jobs::images::{DeleteImage, ListImages};
+use jobs::launch::LaunchInstance;
+use jobs::listing::ListInstances;
+use jobs::refresh::RefreshProvider;
+use jobs::unused_resources::{self, ListUnused};
+use jobs::upload::UploadImage;
+
+/// Interval between listings while instances boot or end.
+const OBSERVE_INTERVAL: Seconds = Seconds(1.0);
+
+pub struct IbmVpc {
+    context: Arc<ProviderContext>,
+    connection: Connection,
+    stamps: FileStamps,
+}
+
+/// Times of change of the credentials files; `None` for one that does not exist.
+type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
+
+fn stamps(credentials_file: Option<&Path>) -> FileStamps {
+    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    properties::files(credentials_file).into_iter().map(|path| (path.clone(), changed(&path))).collect()
+}
+
+pub fn open(section: &ProviderConfig) -> Result<IbmVpc, Vec<Diagnostic>> {
+    open_from(section, None)
+}
+
+/// Opens the driver with a credentials file besides its section, for tests and other callers.
+pub fn open_with(section: &ProviderConfig, credentials_file: &Path) -> Result<IbmVpc, Vec<Diagnostic>> {
+    open_from(section, Some(credentials_file))
+}
+
+fn open_from(section: &ProviderConfig, credentials_file: Option<&Path>) -> Result<IbmVpc, Vec<Diagnostic>> {
+    let (mut settings, mut diagnostics) = read(section);
+    settings.credentials_file = credentials_file.map(Path::to_owned).or(settings.credentials_file);
+    diagnostics.items.retain(Diagnostic::is_error);
+    if !diagnostics.items.is_empty() {
+        return Err(diagnostics.items);
+    }
+    let file = settings.credentials_file.as_deref();
+    let stamps = stamps(file);
+    let storage = settings.storage.as_ref().map(|storage| storage.endpoint.as_str());
+    let connection = Connection::new(&Properties::find(file), &settings.region, storage).map_err(|error| {
+        let help = format!("provider {} is out of service", section.name);
+        vec![Diagnostic::error(section.section.at, error).help(help)]
+    })?;
+    let facts = ProviderFacts {
+        limits: settings.limits.clone(),
+        launch_config: Some(Arc::new(settings.launch_config(|_| (None, None)))),
+        upload_config: Some(Arc::new(settings.upload_config())),
+        ..ProviderFacts::initial()
+    };
+    let context = Arc::new(ProviderContext::new(section.name.clone(), settings, facts));
+    Ok(IbmVpc { context, connection, stamps })
+}
+
+/// The credentials files, which a provider reads besides its section.
+pub fn files(section: &ProviderConfig) -> Vec<PathBuf> {
+    properties::files(read(section).0.credentials_file.as_deref())
+}
+
+/// Errors and warnings of a section.
+pub fn diagnostics(section: &ProviderConfig) -> Vec<Diagnostic> {
+    read(section).1.items
+}
+
+fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    (config::read(section, &mut diagnostics), diagnostics)
+}
+
+impl Driver for IbmVpc {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> ProviderFacts {
+        self.context.facts.clone()
+    }
+
+    fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            spacing: self.context.settings.spacing,
+            in_flight: InFlightLimit::Configurable,
+            listing_delay: OBSERVE_INTERVAL,
+            refresh: Some(REFRESH_INTERVAL),
+        }
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        let context = self.context.clone();
+        match job {
+            Job::Launch(order) => Machine::Launch(Box::new(LaunchInstance::new(context, order.clone()))),
+            Job::Delete(id) => Machine::Delete(DeleteInstance::new(context, id)),
+            Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
+            Job::List | Job::ListServerIds => Machine::List(ListInstances::new(context)),
+            Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(context, kinds)),
+            Job::DeleteUnused(resource) if leaks::is_of_uploads(resource.kind) => {
+                Machine::DeleteImage(DeleteImage::new(context, &resource.id))
+            }
+            Job::DeleteUnused(resource) => Machine::OneCall(unused_resources::delete(resource)),
+            // IBM shows consoles to terminals only.
+            Job::Console(_) => Machine::OneCall(OneCall::finished(Ok(Outcome::Console(None)))),
+            Job::Upload(order) => Machine::Upload(Box::new(UploadImage::new(context, order.clone()))),
+            Job::DeleteImage(id) => Machine::DeleteImage(DeleteImage::new(context, id)),
+            Job::ListImages => Machine::ListImages(ListImages::new(context)),
+            // IBM Cloud has no static hosts.
+            Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
+        }
+    }
+
+    fn needs_reopen(&self) -> Option<NeedsReopen> {
+        let (before, file) = (self.stamps.clone(), self.context.settings.credentials_file.clone());
+        let files = properties::files(file.as_deref());
+        Some(NeedsReopen { files, check: Arc::new(move || stamps(file.as_deref()) != before) })
+    }
+
+    async fn prepare(&self, _: &Call) -> Result<(), CloudError> {
+        self.connection.prepare().await
+    }
+
+    async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
+        if call.delay > Seconds::ZERO {
+            tokio::time::sleep(call.delay.to_duration()).await;
+            // The session was alive before the delay.
+            if call.is_mutating() {
+                guard.wait_until_allowed().await;
+            }
+        }
+        match &call.request {
+            Request::Http(request) => self.connection.send(&call, request, guard).await,
+            Request::SendParts(requests) => api::transfer::send_parts(&self.connection, requests, guard).await,
+        }
+    }
+}
+
+/// State machine of one job.
+pub enum Machine {
+    Launch(Box<LaunchInstance>),
+    Delete(DeleteInstance),
+    Refresh(Box<RefreshProvider>),
+    List(ListInstances),
+    ListUnused(ListUnused),
+    OneCall(OneCall<Call, Reply>),
+    Upload(Box<UploadImage>),
+    DeleteImage(DeleteImage),
+    ListImages(ListImages),
+    Unsupported,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match self {
+            Machine::Launch(machine) => machine.step(input),
+            Machine::Delete(machine) => machine.step(input),
+            Machine::Refresh(machine) => machine.step(input),
+            Machine::List(machine) => machine.step(input),
+            Machine::ListUnused(machine) => machine.step(input),
+            Machine::OneCall(machine) => machine.step(input),
+            Machine::Upload(machine) => machine.step(input),
+            Machine::DeleteImage(machine) => machine.step(input),
+            Machine::ListImages(machine) => machine.step(input),
+            Machine::Unsupported => Next::Failed(CloudError::not_found("IBM Cloud has no such job")),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        match self {
+            Machine::Launch(machine) => machine.external_id(),
+            Machine::Upload(machine) => machine.external_id(),
+            Machine::Delete(_)
+            | Machine::Refresh(_)
+            | Machine::List(_)
+            | Machine::ListUnused(_)
+            | Machine::OneCall(_)
+            | Machine::DeleteImage(_)
+            | Machine::ListImages(_)
+            | Machine::Unsupported => None,
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        match self {
+            Machine::Launch(machine) => machine.obstacle(),
+            Machine::Delete(machine) => machine.obstacle(),
+            Machine::Refresh(_)
+            | Machine::List(_)
+            | Machine::ListUnused(_)
+            | Machine::OneCall(_)
+            | Machine::Upload(_)
+            | Machine::DeleteImage(_)
+            | Machine::ListImages(_)
+            | Machine::Unsupported => None,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Machine::Launch(machine) => machine.label(),
+            Machine::Delete(machine) => machine.label(),
+            Machine::Refresh(_) => "refreshing",
+            Machine::List(_) => "listing instances",
+            Machine::ListUnused(_) => "listing unused resources",
+            Machine::OneCall(machine) => machine.label(),
+            Machine::Upload(machine) => machine.label(),
+            Machine::DeleteImage(_) => "deleting image",
+            Machine::ListImages(_) => "listing images",
+            Machine::Unsupported => "ended",
+        }
+    }
+}
