@@ -13,7 +13,7 @@ use testkit::clouds::simulated_azure::{GROUP, LOCATION, NETWORK, SimulatedAzure}
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, launch_order, launched, provider_section};
 
-const QUICK: [&str; 6] = ["--boot-s", "0.1", "--delete-s", "0.1", "--operation-s", "0.1"];
+pub const QUICK: [&str; 6] = ["--boot-s", "0.1", "--delete-s", "0.1", "--operation-s", "0.1"];
 
 /// A configuration with the label `small`, and more keys of provider, pool and label.
 pub fn configuration(provider: &str, pool: &str, label: &str) -> String {
@@ -42,8 +42,17 @@ pub struct Harness {
 
 impl Harness {
     pub async fn start(flags: &[&str], keys: &str, pool: &str, label: &str) -> Self {
+        Self::open(flags, configuration(keys, pool, label)).await
+    }
+
+    /// A provider whose configuration is changed first.
+    pub async fn start_with(flags: &[&str], change: impl FnOnce(String) -> String) -> Self {
+        Self::open(flags, change(configuration("", "", ""))).await
+    }
+
+    async fn open(flags: &[&str], config: String) -> Self {
         let cloud = SimulatedAzure::start(&[&QUICK, flags].concat()).await;
-        let section = provider_section(&configuration(keys, pool, label));
+        let section = provider_section(&config);
         let provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&cloud.driver())).unwrap());
         let facts = provider.wait_for_refresh().await;
         Self { cloud, provider, facts }
@@ -61,15 +70,8 @@ impl Harness {
         self.provider.run(Job::Delete(ExternalId::text(name))).await
     }
 
-    /// Names of resources of a kind: `vms`, `nics`, `ips`, `disks` or `images`.
-    pub async fn names(&self, kind: &str) -> Vec<String> {
-        serde_json::from_value(self.cloud.state().await["names"][kind].take()).unwrap()
-    }
-
     pub async fn assert_empty(&self) {
-        for kind in ["vms", "nics", "ips", "disks", "images"] {
-            assert_eq!(self.names(kind).await, Vec::<String>::new(), "{kind}");
-        }
+        assert_eq!(self.cloud.resources().await, Vec::<String>::new());
     }
 }
 
@@ -225,7 +227,7 @@ fn a_lost_answer_makes_no_second_machine_and_others_keep_theirs() {
         let mut harness = Harness::start(&[], "", "", "").await;
         harness.cloud.knobs(json!({"faults": ["lost-answer action=vm.create times=1"]})).await;
         harness.launch("0000000001").await.unwrap();
-        assert_eq!(harness.names("vms").await.len(), 1);
+        assert_eq!(harness.cloud.names("vms").await.len(), 1);
         let order = LaunchOrder { may_exist: true, ..launch_order("az", "0000000001", 1) };
         harness.launch_as(order).await.unwrap();
         let foreign = LaunchOrder {

@@ -42,8 +42,8 @@ fn an_image_is_uploaded_once_and_its_deletion_ends() {
         let id = ExternalId::text("built-1700000001");
         let uploaded = harness.provider.run(Job::Upload(Arc::new(order(folder.path())))).await;
         assert_eq!(uploaded, Ok(Outcome::Uploaded(id.clone())));
-        assert_eq!(harness.names("images").await, ["built-1700000001"]);
-        assert_eq!(harness.names("disks").await, Vec::<String>::new());
+        assert_eq!(harness.cloud.names("images").await, ["built-1700000001"]);
+        assert_eq!(harness.cloud.names("disks").await, Vec::<String>::new());
         let again = UploadOrder { may_exist: true, ..order(folder.path()) };
         let again = harness.provider.run(Job::Upload(Arc::new(again))).await;
         assert_eq!(again, Ok(Outcome::Uploaded(id.clone())));

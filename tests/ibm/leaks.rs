@@ -9,7 +9,7 @@ use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
 use reqwest::Client;
 use serde_json::{Value, json};
-use testkit::clouds::cloud_launcher::{CloudLauncher, TIMEOUT};
+use testkit::clouds::cloud_launcher::{CloudLauncher, TIMEOUT, advance_clock};
 use testkit::clouds::moto::{BUCKET, Moto};
 use testkit::clouds::simulated_ibm::{SimulatedIbm, ZONES};
 use testkit::in_process_launcher::image_records::record_upload;
@@ -108,9 +108,7 @@ async fn issued_build(launcher: &CloudLauncher) -> String {
 async fn pass_interval(cloud: &SimulatedIbm) {
     let listings = async || cloud.calls("list_volumes").await.len();
     let before = listings().await;
-    tokio::time::pause();
-    tokio::time::advance(INTERVAL).await;
-    tokio::time::resume();
+    advance_clock(INTERVAL).await;
     wait::until("another listing", TIMEOUT, async || listings().await > before).await;
 }
 

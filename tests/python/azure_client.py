@@ -1,4 +1,4 @@
-"""Microsoft's own Python clients on the simulated Azure: prints "ok", or fails.
+"""Microsoft's own Python clients on the simulated Azure: prints `"ok"`, or fails.
 
     azure_client.py http://127.0.0.1:8903
 
@@ -349,7 +349,7 @@ def main():
     own_image(compute, subnet, image)
     pages_and_usages(compute, network, resources)
     tokens(auth, compute)
-    print("ok")
+    print('"ok"')
 
 
 main()

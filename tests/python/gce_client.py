@@ -362,7 +362,7 @@ def main():
     for case in CASES:
         run(case, getattr(cases, case))
     sim(base, "POST", "reset")
-    print("ok")
+    print('"ok"')
 
 
 if __name__ == "__main__":

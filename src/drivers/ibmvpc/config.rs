@@ -214,15 +214,6 @@ type CloudImages = BTreeMap<String, (ImageSource, Login, Vec<String>)>;
 /// Images of the builder by name.
 type DiskImages = BTreeMap<ImageName, (DiskImageSpec, Login)>;
 
-fn login(node: &YamlNode, username: Option<String>, diagnostics: &mut Diagnostics) -> Login {
-    Login {
-        username,
-        python_path: Some(diagnostics.or_default(node.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
-        shell_type: diagnostics.or_default(node.text("shell-type")),
-        ..server_section::connection(node, diagnostics)
-    }
-}
-
 fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
     let mut images = CloudImages::new();
     for image in diagnostics.mappings(node, "cloud-images", "a cloud image") {
@@ -239,7 +230,7 @@ fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
             ImageSource::Missing
         });
         let keys = diagnostics.or_default(image.texts("keys"));
-        let login = login(image, username, diagnostics);
+        let login = server_section::image_login(image, username, diagnostics);
         images.insert(name, (source, login, keys));
     }
     images
@@ -272,7 +263,7 @@ fn disk_images(provider: &ProviderConfig, has_bucket: bool, diagnostics: &mut Di
         }
         let spec = DiskImageSpec { is_paused: node.boolean("pause").unwrap_or(false), operating_system };
         let username = provider.label_images.get(&name).map(|image| image.username.clone());
-        let login = login(node, username, diagnostics);
+        let login = server_section::image_login(node, username, diagnostics);
         images.insert(name, (spec, login));
     }
     images
@@ -367,32 +358,17 @@ fn image_of(
         return match images.get(&name) {
             Some((ImageSource::Missing, ..)) => Err(format!("cloud image {name} names no image")),
             Some((source, login, keys)) => Ok((LabelImage::Cloud(name), source.clone(), login.clone(), keys.clone())),
-            None => Err(unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
+            None => Err(server_section::unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
         };
     }
     if let Some(name) = diagnostics.or_default(node.text("diskimage")) {
         let image = ImageName::from(name.clone());
         return match disk_images.get(&image) {
             Some((_, login)) => Ok((LabelImage::Disk(image), ImageSource::Uploaded, login.clone(), Vec::new())),
-            None => Err(unknown_image(node, "diskimage", &name, label, provider, diagnostics)),
+            None => Err(server_section::unknown_image(node, "diskimage", &name, label, provider, diagnostics)),
         };
     }
     let problem = format!("label {label} names neither cloud-image nor diskimage");
     diagnostics.warning(node.at, problem.clone(), "add one of them; the label is out of service");
     Err(problem)
-}
-
-fn unknown_image(
-    node: &YamlNode,
-    key: &str,
-    name: &str,
-    label: &LabelName,
-    provider: &ProviderConfig,
-    diagnostics: &mut Diagnostics,
-) -> String {
-    let at = node.get(key).map_or(node.at, |value| value.at);
-    let provider = &provider.name;
-    let message = format!("{key} {name} does not exist in provider {provider} but is referenced in label {label}");
-    diagnostics.error(at, message.clone(), format!("define it in `{key}s` of the provider"));
-    message
 }

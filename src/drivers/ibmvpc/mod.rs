@@ -12,8 +12,8 @@ mod request_body;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use crate::common::file_stamps::FileStamps;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
 use nodepool_driver::error::CloudError;
@@ -47,14 +47,6 @@ pub struct IbmVpc {
     stamps: FileStamps,
 }
 
-/// Times of change of the credentials files; `None` for one that does not exist.
-type FileStamps = Vec<(PathBuf, Option<SystemTime>)>;
-
-fn stamps(credentials_file: Option<&Path>) -> FileStamps {
-    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    properties::files(credentials_file).into_iter().map(|path| (path.clone(), changed(&path))).collect()
-}
-
 pub fn open(section: &ProviderConfig) -> Result<IbmVpc, Vec<Diagnostic>> {
     open_from(section, None)
 }
@@ -72,7 +64,7 @@ fn open_from(section: &ProviderConfig, credentials_file: Option<&Path>) -> Resul
         return Err(diagnostics.items);
     }
     let file = settings.credentials_file.as_deref();
-    let stamps = stamps(file);
+    let stamps = FileStamps::read(properties::files(file));
     let storage = settings.storage.as_ref().map(|storage| storage.endpoint.as_str());
     let connection = Connection::new(&Properties::find(file), &settings.region, storage).map_err(|error| {
         let help = format!("provider {} is out of service", section.name);
@@ -144,9 +136,7 @@ impl Driver for IbmVpc {
     }
 
     fn needs_reopen(&self) -> Option<NeedsReopen> {
-        let (before, file) = (self.stamps.clone(), self.context.settings.credentials_file.clone());
-        let files = properties::files(file.as_deref());
-        Some(NeedsReopen { files, check: Arc::new(move || stamps(file.as_deref()) != before) })
+        Some(self.stamps.needs_reopen())
     }
 
     async fn prepare(&self, _: &Call) -> Result<(), CloudError> {

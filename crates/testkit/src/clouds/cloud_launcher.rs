@@ -51,6 +51,13 @@ impl ExtraDrivers for InProcessDriver {
     }
 }
 
+/// Advances the clock of this process. The timers of that time end at once.
+pub async fn advance_clock(by: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(by).await;
+    tokio::time::resume();
+}
+
 pub struct CloudLauncher {
     config: String,
     driver: InProcessDriver,

@@ -69,8 +69,39 @@ impl SimulatedAzure {
 
     /// The calls of an action such as `vm.create`, in their order.
     pub async fn calls(&self, action: &str) -> Vec<Value> {
+        self.calls_until_now(action).await.1
+    }
+
+    /// The current time in milliseconds since the Unix epoch, and the calls of an action.
+    pub async fn calls_until_now(&self, action: &str) -> (f64, Vec<Value>) {
         let mut history = self.process.get(&format!("history?action={action}")).await;
-        serde_json::from_value(history["calls"].take()).expect("the history has a list of calls")
+        let now = history["now_ms"].as_f64().expect("the history has its time");
+        (now, serde_json::from_value(history["calls"].take()).expect("the history has a list of calls"))
+    }
+
+    /// All calls but those of tokens and pages.
+    pub async fn calls_of_all_kinds(&self) -> Vec<Value> {
+        let mut history = self.process.get("history").await;
+        let calls: Vec<Value> =
+            serde_json::from_value(history["calls"].take()).expect("the history has a list of calls");
+        calls
+            .into_iter()
+            .filter(|call| !["token", "pages.create"].iter().any(|action| call["action"] == *action))
+            .collect()
+    }
+
+    /// Names of resources of a kind: `vms`, `nics`, `ips`, `disks` or `images`.
+    pub async fn names(&self, kind: &str) -> Vec<String> {
+        serde_json::from_value(self.state().await["names"][kind].take()).expect("the state has lists of names")
+    }
+
+    /// The resources that exist, as `KIND NAME`.
+    pub async fn resources(&self) -> Vec<String> {
+        let state = self.state().await;
+        let kinds = ["vms", "nics", "ips", "disks", "images"].iter();
+        let all =
+            kinds.flat_map(|kind| state["names"][kind].as_array().into_iter().flatten().map(move |name| (kind, name)));
+        all.map(|(kind, name)| format!("{kind} {}", name.as_str().unwrap_or_default())).collect()
     }
 
     /// Sends a command to the control port, for example `remove-vm?vm=np0000000001`.

@@ -9,7 +9,7 @@ use std::{
 
 use super::child_process::{ChildProcess, Output};
 use crate::programs;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
@@ -18,6 +18,8 @@ use tokio::{
 
 /// Default deadline of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Deadline of a check on a busy machine.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Virtual environment of `tests/run` that interprets a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum Interpreter {
     Zuul13,
     /// moto 5.2.5 and boto3.
     Moto,
+    /// Microsoft's own clients.
+    Azure,
 }
 
 impl Interpreter {
@@ -42,6 +46,7 @@ impl Interpreter {
             Interpreter::Zuul10 => "NODEPOOL_TEST_ZUUL_10",
             Interpreter::Zuul13 => "NODEPOOL_TEST_ZUUL_13",
             Interpreter::Moto => "NODEPOOL_TEST_MOTO",
+            Interpreter::Azure => "NODEPOOL_TEST_AZURE",
         }))
     }
 }
@@ -85,6 +90,12 @@ pub async fn run(interpreter: Interpreter, script: &str, arguments: &[&str], dea
     let status = script.finish(deadline).await;
     assert!(status.success(), "{} ended with {status}\n{}", script.name, script.running.log_tail());
     values
+}
+
+/// Runs a script that checks a service with a vendor's client. It fails at a difference, and else ends with `"ok"`.
+pub async fn check(interpreter: Interpreter, script: &str, arguments: &[&str]) {
+    let printed = run(interpreter, script, arguments, CHECK_TIMEOUT).await;
+    assert_eq!(printed.last(), Some(&json!("ok")), "{printed:?}");
 }
 
 impl Script {
