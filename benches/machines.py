@@ -4,8 +4,8 @@
 usage: benches/run machines CLOUD [--rounds N] [--nodes N] [--cycles N] [--instances N] [--idle S] [--launchers NAME,…]
                                   [--markdown FILE]
 
-CLOUD is gce. Needs a Python interpreter with kazoo. Each part has its own ZooKeeper, cloud and launcher. Nodepool 11
-reaches the simulation through a proxy with the TLS of the cloud's own host.
+CLOUD is azure, gce or ibm. Needs a Python interpreter with kazoo. Each part has its own ZooKeeper, cloud and launcher.
+Nodepool 11 reaches the simulation through a proxy with the TLS of the cloud's own hosts.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import urllib.parse
 import urllib.request
 
 sys.dont_write_bytecode = True
@@ -30,10 +31,53 @@ class Printing(Process):
             (line.removeprefix(prefix).strip() for line in self.log.read_text().splitlines() if line.startswith(prefix)), None))
 
 
-class Gce(Printing):
+class Cloud(Printing):
+    """A simulated cloud. Subclasses set `base`, its address."""
+
+    # The only rate of its providers; without it, each part has its own.
+    RATE = None
+
+    @staticmethod
+    def environment(_):
+        return {}
+
+    def control(self, command):
+        url = f"{self.base}/sim/{command}"
+        urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=60).close()
+
+
+class Azure(Cloud):
+    HOSTS = ["management.azure.com", "login.microsoftonline.com"]
+    # Nodepool 11 counts reads, too.
+    RATE = 10000
+
+    def __init__(self, program, home, boot_s, delete_s, is_ours):
+        self.auth = pathlib.Path(home) / "azure.json"
+        # Nodepool 11 follows the links of pages and operations through the proxy.
+        links = [] if is_ours else ["--base-url", "https://management.azure.com"]
+        super().__init__([program, "--boot-s", boot_s, "--delete-s", delete_s, "--operation-s", 0, "--auth-file", self.auth,
+                          *links], f"{home}/azure.log")
+        self.base = self.address("listening on ")
+
+    def add_foreign(self, count):
+        tags = urllib.parse.quote(json.dumps({"team": "other"}))
+        self.control(f"create?kind=vm&count={count}&prefix=foreign-&tags={tags}")
+
+    def provider(self, rate):
+        label = {"name": LABEL, "cloud-image": "debian", "hardware-profile": {"vm-size": "Standard_D2s_v3"}}
+        reference = {"publisher": "Debian", "offer": "debian-12", "sku": "12-gen2", "version": "latest"}
+        key = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQDB nodepool"
+        image = {"name": "debian", "username": "zuul", "key": key, "image-reference": reference}
+        pool = {"name": "main", "max-servers": 100000, "host-key-checking": False, "labels": [label]}
+        return {"name": "east", "driver": "azure", "location": "eastus", "resource-group": "nodepool",
+                "resource-group-location": "eastus", "auth-path": str(self.auth), "network": "network", "rate": rate,
+                "cloud-images": [image], "pools": [pool]}
+
+
+class Gce(Cloud):
     HOSTS = ["compute.googleapis.com"]
 
-    def __init__(self, program, home, boot_s, delete_s):
+    def __init__(self, program, home, boot_s, delete_s, _):
         self.key = pathlib.Path(home) / "key.json"
         super().__init__([program, "--boot-s", boot_s, "--delete-s", delete_s, "--operation-s", 0,
                           "--quotas", "CPUS=100000,INSTANCES=100000", "--service-account-key", self.key], f"{home}/gce.log")
@@ -45,8 +89,7 @@ class Gce(Printing):
         return {**credentials, **own} if is_ours else credentials
 
     def add_foreign(self, count):
-        url = f"{self.base}/sim/foreign?count={count}"
-        urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=60).close()
+        self.control(f"foreign?count={count}")
 
     @staticmethod
     def provider(rate):
@@ -58,7 +101,36 @@ class Gce(Printing):
                 "rate": rate, "cloud-images": [image], "pools": [pool]}
 
 
-CLOUDS = {"gce": Gce}
+class Ibm(Cloud):
+    HOSTS = ["us-south.iaas.cloud.ibm.com", "iam.cloud.ibm.com", "resource-controller.cloud.ibm.com"]
+    RATE = 10000
+
+    def __init__(self, program, home, boot_s, delete_s, _):
+        self.credentials = pathlib.Path(home) / "ibm.env"
+        # Nodepool 11 reads fields of an old version of the API.
+        super().__init__([program, "--boot-s", boot_s, "--delete-s", delete_s, "--legacy-fields",
+                          "--credentials-file", self.credentials], f"{home}/ibm.log")
+        self.base = self.address("listening on ")
+        with self.credentials.open("a") as file:
+            file.write(f"RESOURCE_MANAGER_URL={self.base}\n")
+        # Nodepool 11 cannot use a group that it has just created.
+        self.control("group?name=np_dallas_main")
+
+    def add_foreign(self, count):
+        self.control(f"foreign?count={count}")
+
+    def provider(self, rate):
+        """Without floating IPs, as by default."""
+        label = {"name": LABEL, "cloud-image": "debian", "profile": "cx2-2x4"}
+        selected = {"operating-system": {"name": "debian-12-amd64"}, "status": "available"}
+        image = {"name": "debian", "username": "zuul", "keys": ["nodepool"], "image-filter": selected}
+        pool = {"name": "main", "max-servers": 100000, "host-key-checking": False, "labels": [label]}
+        return {"name": "dallas", "driver": "ibmvpc", "region": "us-south", "vpc": "nodepool", "zone": "us-south-1",
+                "subnet": "nodepool-1", "credentials-file": str(self.credentials), "rate": rate,
+                "cloud-images": [image], "pools": [pool]}
+
+
+CLOUDS = {"azure": Azure, "gce": Gce, "ibm": Ibm}
 
 
 class Proxy(Printing):
@@ -79,7 +151,8 @@ def launcher(arguments, who, rate, boot_s, delete_s, instances=0):
     """ZooKeeper, cloud, launcher process and consumer."""
     with tempfile.TemporaryDirectory(prefix="nodepool-machines-") as home, contextlib.ExitStack() as stack:
         zookeeper = stack.enter_context(ZooKeeper(home))
-        cloud = stack.enter_context(CLOUDS[arguments.cloud](arguments.simulation, home, boot_s, delete_s))
+        simulation = CLOUDS[arguments.cloud]
+        cloud = stack.enter_context(simulation(arguments.simulation, home, boot_s, delete_s, who.is_ours))
         environment = cloud.environment(who.is_ours)
         if not who.is_ours:
             environment |= stack.enter_context(Proxy(arguments.proxy, home, cloud)).environment()
@@ -87,7 +160,7 @@ def launcher(arguments, who, rate, boot_s, delete_s, instances=0):
             cloud.add_foreign(instances)
         config = write_config(pathlib.Path(home) / "nodepool.yaml", zookeeper, True, 0)
         head = config.read_text().partition("providers:")[0]
-        config.write_text(f"{head}providers: [{json.dumps(cloud.provider(rate))}]\n")
+        config.write_text(f"{head}providers: [{json.dumps(cloud.provider(cloud.RATE or rate))}]\n")
         process = stack.enter_context(who.start(config, home, **environment))
         consumer = Consumer(zookeeper)
         consumer.serve_one()

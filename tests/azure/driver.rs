@@ -33,6 +33,16 @@ pub fn configuration(provider: &str, pool: &str, label: &str) -> String {
     )
 }
 
+/// A text as a value of a query.
+pub fn encode(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+fn start(cloud: &SimulatedAzure, config: &str) -> ProviderHarness {
+    let section = provider_section(config);
+    ProviderHarness::new(|deps| providers::start(&section, deps, Some(&cloud.driver())).unwrap())
+}
+
 /// A provider on an Azure.
 pub struct Harness {
     pub cloud: SimulatedAzure,
@@ -52,10 +62,15 @@ impl Harness {
 
     async fn open(flags: &[&str], config: String) -> Self {
         let cloud = SimulatedAzure::start(&[&QUICK, flags].concat()).await;
-        let section = provider_section(&config);
-        let provider = ProviderHarness::new(|deps| providers::start(&section, deps, Some(&cloud.driver())).unwrap());
+        let provider = start(&cloud, &config);
         let facts = provider.wait_for_refresh().await;
         Self { cloud, provider, facts }
+    }
+
+    /// Starts the provider again with another configuration.
+    pub async fn reopen(&mut self, config: &str) {
+        self.provider = start(&self.cloud, config);
+        self.facts = self.provider.wait_for_refresh().await;
     }
 
     pub async fn launch(&mut self, node: &str) -> Result<Instance, CloudError> {

@@ -10,8 +10,10 @@ use nodepool_model::records::ids::ExternalId;
 use serde_json::json;
 use testkit::in_process_launcher::on_real_time;
 
-use crate::driver::Harness;
+use crate::driver::{Harness, encode};
 
+/// The name of an upload, and the mark of its provider.
+const IMAGE: &str = "built-1700000001-9c0ada37";
 const SIZE: usize = 9 * 1024 * 1024 + 512;
 const FLAGS: [&str; 4] = ["--check-footer", "false", "--upload-minimum", "512"];
 
@@ -39,10 +41,10 @@ fn an_image_is_uploaded_once_and_its_deletion_ends() {
     on_real_time(async {
         let folder = tempfile::tempdir().unwrap();
         let mut harness = Harness::start(&FLAGS, "", "", "").await;
-        let id = ExternalId::text("built-1700000001");
+        let id = ExternalId::text(IMAGE);
         let uploaded = harness.provider.run(Job::Upload(Arc::new(order(folder.path())))).await;
         assert_eq!(uploaded, Ok(Outcome::Uploaded(id.clone())));
-        assert_eq!(harness.cloud.names("images").await, ["built-1700000001"]);
+        assert_eq!(harness.cloud.names("images").await, [IMAGE]);
         assert_eq!(harness.cloud.names("disks").await, Vec::<String>::new());
         let again = UploadOrder { may_exist: true, ..order(folder.path()) };
         let again = harness.provider.run(Job::Upload(Arc::new(again))).await;
@@ -66,5 +68,59 @@ fn a_failed_upload_fails_and_leaves_nothing() {
             assert!(!failed.to_string().contains("sig="), "{failed}");
             harness.assert_empty().await;
         }
+    });
+}
+
+#[test]
+fn what_an_earlier_attempt_left_is_used_or_deleted() {
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = Harness::start(&FLAGS, "", "", "").await;
+        let upload = order(folder.path());
+        let marks = serde_json::to_string(&upload.marks).unwrap();
+        // An earlier attempt has other names; others have the same marks for another image.
+        for what in ["disk&prefix=built-1600000000", "disk&prefix=other-1600000000"] {
+            harness.cloud.control(&format!("create?count=1&kind={what}&tags={}", encode(&marks))).await;
+        }
+        let order = UploadOrder { may_exist: true, ..upload };
+        let uploaded = harness.provider.run(Job::Upload(Arc::new(order.clone()))).await;
+        assert_eq!(uploaded, Ok(Outcome::Uploaded(ExternalId::text(IMAGE))));
+        assert_eq!(harness.cloud.resources().await, ["disks other-1600000000", &format!("images {IMAGE}")]);
+        // The image is found also by an attempt with another name.
+        let order = UploadOrder { name: "built-1800000000".to_owned(), ..order };
+        let again = harness.provider.run(Job::Upload(Arc::new(order))).await;
+        assert_eq!(again, Ok(Outcome::Uploaded(ExternalId::text(IMAGE))));
+        assert_eq!(harness.cloud.calls("image.create").await.len(), 1);
+    });
+}
+
+#[test]
+fn images_and_disks_of_others_are_neither_replaced_nor_deleted() {
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = Harness::start(&FLAGS, "", "", "").await;
+        for kind in ["disk", "image"] {
+            harness.cloud.control(&format!("create?count=1&kind={kind}&prefix={IMAGE}")).await;
+            let failed = harness.provider.run(Job::Upload(Arc::new(order(folder.path())))).await.unwrap_err();
+            assert!(failed.to_string().contains("another owner"), "{failed}");
+        }
+        let deleted = harness.provider.run(Job::DeleteImage(ExternalId::text(IMAGE))).await;
+        assert_eq!(deleted.unwrap_err().kind(), "not-found");
+        assert_eq!(harness.cloud.resources().await.len(), 2);
+    });
+}
+
+#[test]
+fn one_failed_look_at_an_operation_does_not_fail_an_upload() {
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = Harness::start(&FLAGS, "", "", "").await;
+        for kind in ["500", "closed", "truncated", "403"] {
+            harness.cloud.knobs(json!({"faults": [format!("{kind} action=operation times=1")]})).await;
+            let uploaded = harness.provider.run(Job::Upload(Arc::new(order(folder.path())))).await;
+            assert_eq!(uploaded, Ok(Outcome::Uploaded(ExternalId::text(IMAGE))), "{kind}");
+            harness.provider.run(Job::DeleteImage(ExternalId::text(IMAGE))).await.unwrap();
+        }
+        assert_eq!(harness.cloud.calls("disk.create").await.len(), 4);
     });
 }

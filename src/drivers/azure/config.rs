@@ -112,16 +112,29 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     let mut positive = |key: &str, default: i64| diagnostics.or_default(node.integer(key)).unwrap_or(default).max(0);
     let (attempts, launch_timeout) = (positive("launch-retries", 3), positive("launch-timeout", 3600));
     let boot_timeout = positive("boot-timeout", 120);
-    let mut required = |key: &str| diagnostics.required(node, key, "an azure provider").unwrap_or_default();
+    let mut required = |key: &str| {
+        let text = diagnostics.required(node, key, "an azure provider").unwrap_or_default();
+        if let Some(value) = node.given(key).filter(|_| text.is_empty()) {
+            diagnostics.error(
+                value.at,
+                format!("`{key}` is empty"),
+                format!("set `{key}` to the name of an existing one"),
+            );
+        }
+        text
+    };
     let (location, group) = (required("location"), required("resource-group"));
+    let subnet = subnet(node, &group, diagnostics);
     let default_key = diagnostics.or_default(node.text("zuul-public-key"));
     let disk_images = disk_images(provider, diagnostics);
     let images = cloud_images(node, default_key.as_deref(), diagnostics);
     let pools = provider.pools.values();
-    let pools = pools.map(|pool| (pool.name.clone(), labels(pool, provider, &images, &disk_images, diagnostics)));
+    let pools = pools.map(|pool| {
+        (pool.name.clone(), labels(pool, provider, (&images, &disk_images), subnet.is_some(), diagnostics))
+    });
     let pools = pools.collect();
     Settings {
-        subnet: subnet(node, &group, diagnostics),
+        subnet: subnet.unwrap_or_else(|| Subnet::Id(String::new())),
         location,
         group,
         auth_file: auth_file(provider),
@@ -135,26 +148,28 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     }
 }
 
-fn subnet(node: &YamlNode, group: &str, diagnostics: &mut Diagnostics) -> Subnet {
+/// The subnet of a section; `None` puts its labels out of service.
+fn subnet(node: &YamlNode, group: &str, diagnostics: &mut Diagnostics) -> Option<Subnet> {
     if let Some(id) = diagnostics.or_default(node.text("subnet-id")).filter(|id| !id.is_empty()) {
-        return Subnet::Id(id);
+        return Some(Subnet::Id(id));
     }
-    let Some(network) = node.given("network") else {
-        let help = "add `subnet-id` or `network`; its launches fail";
+    let network = node.given("network").filter(|network| network.as_text().is_none_or(|name| !name.is_empty()));
+    let Some(network) = network else {
+        let help = "add `subnet-id` or `network`; its labels are out of service";
         diagnostics.warning(node.at, "the provider has no subnet".to_owned(), help);
-        return Subnet::Id(String::new());
+        return None;
     };
     if let Some(name) = network.as_text() {
         let (group, network) = (group.to_owned(), name.to_owned());
-        return Subnet::Named { group, network, subnet: "default".to_owned() };
+        return Some(Subnet::Named { group, network, subnet: "default".to_owned() });
     }
     let name = diagnostics.required(network, "network", "a network").unwrap_or_default();
     let mut text = |key: &str| diagnostics.or_default(network.text(key)).filter(|text| !text.is_empty());
-    Subnet::Named {
+    Some(Subnet::Named {
         group: text("resource-group").unwrap_or_else(|| group.to_owned()),
         network: name,
         subnet: text("subnet").unwrap_or_else(|| "default".to_owned()),
-    }
+    })
 }
 
 /// Cloud images by name: what is booted, how nodes are reached, and the access for the first login.
@@ -207,8 +222,8 @@ fn disk_images(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Disk
 fn labels(
     pool: &PoolConfig,
     provider: &ProviderConfig,
-    images: &CloudImages,
-    disk_images: &DiskImages,
+    (images, disk_images): (&CloudImages, &DiskImages),
+    has_subnet: bool,
     diagnostics: &mut Diagnostics,
 ) -> BTreeMap<LabelName, Arc<AzureLabel>> {
     let network = PoolNetwork::read(pool, provider);
@@ -216,7 +231,10 @@ fn labels(
     for node in diagnostics.mappings(&pool.section, "labels", "a label") {
         let Some(name) = diagnostics.required(node, "name", "a label").map(LabelName::from) else { continue };
         let image = image_of(node, &name, images, disk_images, provider, diagnostics);
-        let label = read_label(node, name.clone(), image, &network, diagnostics);
+        let mut label = read_label(node, name.clone(), image, &network, diagnostics);
+        if !has_subnet {
+            label.problem.get_or_insert_with(|| "the provider has no subnet".to_owned());
+        }
         labels.insert(name, Arc::new(label));
     }
     labels

@@ -1,21 +1,24 @@
 //! State that the machines of one provider share: sizes, full sizes, our names, and what machines wait for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::api::api_types::{Address, Disk, Interface, Machine, Sku, Tags, Usage};
+use super::api::api_types::{Address, Disk, Interface, Machine, Sku, Tags, Usage, is_same_location};
 use super::api::calls::Scope;
 use super::config::Settings;
 use super::label::AzureLabel;
 use super::leaks;
+use super::request_body::CREATION;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::full_places::FullPlaces;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::resources::Resources;
+use sha2::{Digest, Sha256};
+use tracing::warn;
 
 /// Time for which a size without capacity is remembered.
 const FULL_FOR: Duration = Duration::from_secs(900);
@@ -32,10 +35,28 @@ pub struct ProviderContext {
     pub facts: ProviderFacts,
     sizes: Mutex<Sizes>,
     full: Mutex<FullPlaces<String>>,
-    /// Tags of our machines by name, also of those that do not exist any more.
-    names: Mutex<BTreeMap<String, Tags>>,
+    /// Our machines by name, also those that do not exist any more.
+    known: Mutex<BTreeMap<String, Known>>,
+    /// Machines that have the name of one of ours and another owner.
+    foreign: Mutex<BTreeSet<String>>,
+    /// Elements of lists that could not be read and were reported.
+    unreadable: Mutex<BTreeSet<String>>,
+    /// Disks of unknown machines that were reported.
+    unknown_disks: Mutex<BTreeSet<String>>,
     waiting: Mutex<Waiting>,
     parts: Mutex<Parts>,
+    /// Why the last listing has no parts.
+    parts_error: Mutex<Option<String>>,
+}
+
+/// A machine of ours.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    tags: Tags,
+    /// Whether it was seen with these tags.
+    is_seen: bool,
+    /// The name of its disk, once it was seen.
+    disk: String,
 }
 
 #[derive(Debug, Default)]
@@ -122,9 +143,13 @@ impl ProviderContext {
             facts,
             sizes: Mutex::default(),
             full: FullPlaces::new(FULL_FOR).into(),
-            names: Mutex::default(),
+            known: Mutex::default(),
+            foreign: Mutex::default(),
+            unreadable: Mutex::default(),
+            unknown_disks: Mutex::default(),
             waiting: Mutex::default(),
             parts: Mutex::default(),
+            parts_error: Mutex::default(),
         }
     }
 
@@ -146,25 +171,63 @@ impl ProviderContext {
 
     /// Remembers machines with our tags: their disks have none.
     pub fn record_machines(&self, machines: &[Machine]) {
-        let ours = machines.iter().filter(|machine| machine.belongs_to(self.provider.as_str()));
-        let mut names = lock(&self.names);
-        for machine in ours.filter(|machine| machine.tags.contains_key("nodepool_node_id")) {
-            names.insert(machine.name.clone(), machine.tags.clone());
+        let mut known = lock(&self.known);
+        for machine in machines.iter().filter(|machine| machine.node(self.provider.as_str()).is_some()) {
+            let entry = known.entry(machine.name.clone()).or_default();
+            if entry.tags.get(CREATION).is_some_and(|mark| machine.tags.get(CREATION) != Some(mark)) {
+                // Another installation has this machine.
+                continue;
+            }
+            entry.tags.clone_from(&machine.tags);
+            entry.is_seen = true;
+            entry.disk.clone_from(&machine.properties.storage_profile.os_disk.name);
         }
         // Names grow with the node ids, so the first ones are the oldest.
-        while names.len() > MAX_NAMES {
-            names.pop_first();
+        while known.len() > MAX_NAMES {
+            known.pop_first();
         }
     }
 
     /// Remembers a machine that is about to be created.
     pub fn record_creation(&self, name: &str, tags: Tags) {
-        lock(&self.names).insert(name.to_owned(), tags);
+        let mut known = lock(&self.known);
+        let entry = known.entry(name.to_owned()).or_default();
+        if entry.tags != tags {
+            *entry = Known { tags, ..Known::default() };
+        }
     }
 
-    /// The tags of a machine that is or was ours.
+    /// The tags of a machine that is, was or may be ours.
     pub fn tags_of(&self, name: &str) -> Option<Tags> {
-        lock(&self.names).get(name).cloned()
+        lock(&self.known).get(name).map(|known| known.tags.clone())
+    }
+
+    /// Whether a machine of this name was seen with our tags.
+    pub fn has_seen(&self, name: &str) -> bool {
+        lock(&self.known).get(name).is_some_and(|known| known.is_seen)
+    }
+
+    pub fn record_foreign(&self, name: &str) {
+        lock(&self.foreign).insert(name.to_owned());
+    }
+
+    pub fn is_foreign(&self, name: &str) -> bool {
+        lock(&self.foreign).contains(name)
+    }
+
+    /// Reports an element of a list that cannot be read, once.
+    pub fn report_unreadable(&self, list: &str, name: &str, error: &serde_json::Error) {
+        if lock(&self.unreadable).insert(format!("{list} {name}")) {
+            warn!(provider = %self.provider, list, name, %error, "an element of a list cannot be read");
+        }
+    }
+
+    /// Reports the disk of a machine that this process has not seen, once. It is not deleted.
+    pub fn report_unknown_disk(&self, disk: &str) {
+        if lock(&self.unknown_disks).insert(disk.to_owned()) {
+            let resource_group = &self.settings.group;
+            warn!(provider = %self.provider, resource_group, disk, "this disk may be left from a node; if so, delete it");
+        }
     }
 
     /// A listing begins. Returns its number.
@@ -187,8 +250,20 @@ impl ProviderContext {
         !lock(&self.waiting).parts.is_empty()
     }
 
-    pub fn record_parts(&self, parts: Parts) {
-        *lock(&self.parts) = parts;
+    /// The parts that a listing has found, or why it found none.
+    pub fn record_parts(&self, parts: Result<Parts, String>) {
+        let error = match parts {
+            Ok(parts) => {
+                *lock(&self.parts) = parts;
+                None
+            }
+            Err(error) => Some(error),
+        };
+        *lock(&self.parts_error) = error;
+    }
+
+    pub fn parts_error(&self) -> Option<String> {
+        lock(&self.parts_error).clone()
     }
 
     pub fn parts(&self) -> Parts {
@@ -201,7 +276,7 @@ impl ProviderContext {
 
     /// Records the sizes of the location.
     pub fn record_sizes(&self, skus: &[Sku]) {
-        let is_here = |sku: &&Sku| sku.locations.iter().any(|at| at.eq_ignore_ascii_case(&self.settings.location));
+        let is_here = |sku: &&Sku| sku.locations.iter().any(|at| is_same_location(at, &self.settings.location));
         let machines = skus.iter().filter(|sku| sku.resource_type.eq_ignore_ascii_case("virtualMachines"));
         let size = |sku: &Sku| {
             let mut resources = Resources::none().with("instances", 1.0);
@@ -232,10 +307,8 @@ impl ProviderContext {
         let sizes = lock(&self.sizes);
         let (size, location) = (&label.size, &self.settings.location);
         let Some(known) = &sizes.known else {
-            // An account that may not read sizes may still create machines.
-            let instance = are_sizes_refused.then(|| Resources::none().with("instances", 1.0));
-            let waits = (!are_sizes_refused).then(|| "the sizes of machines are not known yet".to_owned());
-            return (instance, waits.map(Unavailable::Temporary));
+            // An account that may not read sizes may still create machines. Otherwise requests wait for the sizes.
+            return (are_sizes_refused.then(|| Resources::none().with("instances", 1.0)), None);
         };
         match known.get(&size.to_lowercase()) {
             None => (None, Some(Unavailable::Permanent(format!("vm-size {size} does not exist in {location}")))),
@@ -262,17 +335,40 @@ impl ProviderContext {
                     }
                 }
             };
-            limits.set(&name, usage.limit);
+            // A negative limit is none.
+            if usage.limit >= 0.0 {
+                limits.set(&name, usage.limit);
+            }
             others.set(&name, (usage.current_value - own.get(&name)).max(0.0));
         }
         (limits, others)
     }
 
-    /// The unattached disks of a machine that is or was ours.
-    pub fn is_disk_of(&self, disk: &Disk, machine: &str) -> bool {
-        disk.managed_by.as_deref().is_none_or(str::is_empty)
-            && leaks::machine_of_disk(&disk.name).is_some_and(|owner| owner.eq_ignore_ascii_case(machine))
+    /// The name of the resources of an upload. Uploads of several providers begin in the same second, so it names the
+    /// provider.
+    pub fn image_name(&self, upload: &str) -> String {
+        let provider = Sha256::digest(self.provider.as_str().as_bytes());
+        format!("{upload}-{}", hex(&provider[..4]))
     }
+
+    /// Whether an unattached disk is that of a machine that is or was ours. One that was never seen has the name that
+    /// Azure gives such disks.
+    pub fn is_disk_of(&self, disk: &Disk, machine: &str) -> bool {
+        let Some(known) = lock(&self.known).get(machine).cloned() else { return false };
+        let is_named = match known.disk.is_empty() {
+            true => leaks::machine_of_disk(&disk.name).is_some_and(|owner| owner.eq_ignore_ascii_case(machine)),
+            false => known.disk.eq_ignore_ascii_case(&disk.name),
+        };
+        is_named && disk.tags.is_empty() && disk.managed_by.as_deref().is_none_or(str::is_empty)
+    }
+
+    pub fn are_sizes_known(&self) -> bool {
+        lock(&self.sizes).known.is_some()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -154,6 +154,16 @@ pub fn read_label(
         diagnostics.warning(node.at, text.clone(), help);
         problem.get_or_insert(text);
     }
+    if problem.is_none() && login.username.as_deref().is_none_or(str::is_empty) {
+        let text = format!("the image of label {name} has no username");
+        diagnostics.warning(node.at, text.clone(), "add `username` to the image; the label is out of service");
+        problem = Some(text);
+    }
+    let volume_gb = diagnostics.or_default(node.integer("volume-size"));
+    if let Some(size) = volume_gb.filter(|size| *size < 0) {
+        let at = node.get("volume-size").map_or(node.at, |value| value.at);
+        diagnostics.error(at, format!("a volume-size of {size} GB is not possible"), "give the size in GB");
+    }
     let mut data = |key: &str| {
         let text = diagnostics.or_default(node.text(key)).filter(|text| !text.is_empty());
         text.map(|text| Data(STANDARD.encode(text)))
@@ -170,7 +180,7 @@ pub fn read_label(
         dynamic_tags: texts(node, "dynamic-tags"),
         user_data,
         custom_data,
-        volume_gb: diagnostics.or_default(node.integer("volume-size")).filter(|size| *size > 0),
+        volume_gb: volume_gb.filter(|size| *size > 0),
         network: network.clone(),
         problem,
     }

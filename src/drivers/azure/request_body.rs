@@ -39,8 +39,13 @@ pub fn tags(context: &ProviderContext, label: &AzureLabel, order: &LaunchOrder) 
     tags
 }
 
-pub fn machine(context: &ProviderContext, label: &AzureLabel, order: &LaunchOrder, image: &Value) -> Value {
-    let tags = tags(context, label, order);
+pub fn machine(
+    context: &ProviderContext,
+    label: &AzureLabel,
+    order: &LaunchOrder,
+    image: &Value,
+    tags: &Tags,
+) -> Value {
     let mut disk = json!({"createOption": "FromImage", "deleteOption": "Delete"});
     if let Some(size) = label.volume_gb {
         disk["diskSizeGB"] = size.into();
@@ -61,7 +66,7 @@ pub fn machine(context: &ProviderContext, label: &AzureLabel, order: &LaunchOrde
                     "properties": {
                         "deleteOption": "Delete",
                         "primary": true,
-                        "ipConfigurations": ip_configurations(context, label, name, &tags),
+                        "ipConfigurations": ip_configurations(context, label, name, tags),
                     },
                 }],
             },

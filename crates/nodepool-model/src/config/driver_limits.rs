@@ -126,7 +126,14 @@ static DRIVERS: [DriverFacts; 13] = [
         zone_key: Some("availability-zone"),
         ..KUBERNETES
     },
-    DriverFacts { name: "azure", manages_images: true, image_format: Some("vhd"), ..DEFAULTS },
+    DriverFacts {
+        name: "azure",
+        manages_images: true,
+        labels_hold_images: true,
+        lists_images: true,
+        image_format: Some("vhd"),
+        ..DEFAULTS
+    },
     DriverFacts { name: "example", ..DEFAULTS },
     DriverFacts { name: "fake", ..OPENSTACK },
     DriverFacts { name: "gce", ..DEFAULTS },

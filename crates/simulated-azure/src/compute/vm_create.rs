@@ -99,6 +99,10 @@ impl Cloud {
     /// A PUT of a virtual machine that exists: only tags may differ. It repeats a creation that has failed.
     fn put_existing_vm(&mut self, call: &Call, vm_key: &str, body: &Value, location: &str) -> ApiResult<Response> {
         let vm = self.vms.get(vm_key).expect("the virtual machine exists");
+        if call.header("if-none-match") == "*" {
+            let text = format!("The virtual machine '{}' exists, which the condition excludes.", vm.meta.name);
+            return Err(ApiError::new("PreconditionFailed", text));
+        }
         if vm.is_deleting {
             let text = format!("The virtual machine '{}' is being deleted.", vm.meta.name);
             return Err(ApiError::new("OperationNotAllowed", text));

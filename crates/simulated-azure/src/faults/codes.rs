@@ -31,6 +31,7 @@ pub fn status(code: &str) -> u16 {
         | "PropertyChangeNotAllowed"
         | "ResourceGroupBeingDeleted"
         | "InvalidResourceLocation" => 409,
+        "PreconditionFailed" => 412,
         "TooManyRequests" | "SubscriptionRequestsThrottled" | "ResourceRequestsThrottled" => 429,
         "InternalServerError" | "InternalExecutionError" | "InternalOperationError" => 500,
         "ServiceUnavailable" | "ServerTimeout" | "ServerBusy" => 503,

@@ -128,6 +128,18 @@ fn a_repeated_put_must_not_change_fixed_properties() {
 }
 
 #[test]
+fn a_conditional_put_leaves_an_existing_vm_as_it_is() {
+    let mut azure = Azure::new(&[]);
+    let authorization = format!("Bearer {}", azure.token);
+    let headers = [("authorization", authorization.as_str()), ("if-none-match", "*")];
+    let body = changed(vm_body("np1"), "/tags", json!({"new": "tag"})).to_string();
+    assert_eq!(azure.send("PUT", &vm_path("np1"), &headers, vm_body("np1").to_string().as_bytes()).status, 201);
+    let answer = azure.send("PUT", &vm_path("np1"), &headers, body.as_bytes());
+    assert_eq!(answer.error(), refused(412, "PreconditionFailed"));
+    assert_ne!(azure.get(&vm_path("np1")).json()["tags"], json!({"new": "tag"}));
+}
+
+#[test]
 fn lists_have_pages_and_the_subscription_has_all_groups() {
     let mut azure = Azure::new(&["--page", "2", "--resource-group", "nodepool", "--resource-group", "other"]);
     for name in ["np1", "np2", "np3"] {

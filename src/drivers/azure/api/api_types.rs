@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::errors::Detail;
@@ -13,15 +14,38 @@ pub type Tags = BTreeMap<String, String>;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListPage {
-    #[serde(default)]
     pub value: Vec<Value>,
     #[serde(default)]
     pub next_link: Option<String>,
 }
 
-/// Fields that are null count as missing.
-fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+/// Reads a type of this module. Fields that are null count as missing.
+pub fn read<T: DeserializeOwned>(mut value: Value) -> Result<T, serde_json::Error> {
+    remove_nulls(&mut value);
+    serde_json::from_value(value)
+}
+
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(values) => values.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
+/// What every resource has, of one whose other fields cannot be read.
+pub fn essentials(value: &Value) -> Value {
+    let field = |key: &str| (key.to_owned(), value[key].clone());
+    Value::Object(["id", "name", "location", "tags"].map(field).into_iter().collect())
+}
+
+/// Whether two names of a location are the same: `East US` is `eastus`.
+pub fn is_same_location(one: &str, other: &str) -> bool {
+    let plain = |name: &str| name.replace(' ', "").to_lowercase();
+    plain(one) == plain(other)
 }
 
 /// A resource of any kind.
@@ -31,9 +55,7 @@ pub struct Resource<P: Default> {
     pub id: String,
     pub name: String,
     pub location: String,
-    #[serde(deserialize_with = "or_default")]
     pub tags: Tags,
-    #[serde(deserialize_with = "or_default")]
     pub zones: Vec<String>,
     pub managed_by: Option<String>,
     #[serde(bound(deserialize = "P: Deserialize<'de>"))]
@@ -43,6 +65,13 @@ pub struct Resource<P: Default> {
 impl<P: Default> Resource<P> {
     pub fn belongs_to(&self, provider: &str) -> bool {
         self.tags.get("nodepool_provider_name").is_some_and(|name| name == provider)
+    }
+}
+
+impl<P: Default> Resource<P> {
+    /// The node of this provider that a resource is marked with.
+    pub fn node(&self, provider: &str) -> Option<&str> {
+        self.tags.get("nodepool_node_id").filter(|_| self.belongs_to(provider)).map(String::as_str)
     }
 }
 
@@ -64,6 +93,7 @@ pub type Image = Resource<ImageProperties>;
 pub struct MachineProperties {
     pub provisioning_state: String,
     pub hardware_profile: HardwareProfile,
+    pub storage_profile: StorageProfile,
     pub network_profile: NetworkProfile,
     pub instance_view: InstanceView,
 }
@@ -76,8 +106,19 @@ pub struct HardwareProfile {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+pub struct StorageProfile {
+    pub os_disk: OsDisk,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct OsDisk {
+    pub name: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct NetworkProfile {
-    #[serde(deserialize_with = "or_default")]
     pub network_interfaces: Vec<InterfaceReference>,
 }
 
@@ -97,7 +138,6 @@ pub struct InterfaceReferenceProperties {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct InstanceView {
-    #[serde(deserialize_with = "or_default")]
     pub statuses: Vec<InstanceStatus>,
 }
 
@@ -177,9 +217,7 @@ pub struct Sku {
     pub resource_type: String,
     pub family: String,
     pub locations: Vec<String>,
-    #[serde(deserialize_with = "or_default")]
     pub capabilities: Vec<Capability>,
-    #[serde(deserialize_with = "or_default")]
     pub restrictions: Vec<Restriction>,
 }
 
@@ -217,4 +255,33 @@ pub struct OperationStatus {
     pub status: String,
     pub error: Option<Detail>,
     pub properties: Value,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_that_are_null_count_as_missing() {
+        let value = json!({"name": "np1", "tags": null, "zones": [null], "properties": {"networkProfile": null}});
+        let error = read::<Machine>(value.clone()).unwrap_err();
+        assert!(error.to_string().contains("null"), "{error}");
+        let machine: Machine = read(essentials(&value)).unwrap();
+        assert_eq!((machine.name.as_str(), machine.tags.len()), ("np1", 0));
+        let value =
+            json!({"name": "np1", "properties": {"provisioningState": null, "hardwareProfile": {"vmSize": null}}});
+        assert_eq!(read::<Machine>(value).unwrap().properties, MachineProperties::default());
+    }
+
+    #[test]
+    fn a_list_without_its_values_is_no_empty_list() {
+        assert!(read::<ListPage>(json!({})).is_err() && read::<ListPage>(json!({"value": null})).is_err());
+        assert_eq!(read::<ListPage>(json!({"value": [], "nextLink": null})).unwrap().value.len(), 0);
+    }
+
+    #[test]
+    fn locations_have_short_and_long_names() {
+        assert!(is_same_location("East US", "eastus") && !is_same_location("eastus", "eastus2"));
+    }
 }

@@ -11,6 +11,7 @@ use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::api_types;
 use super::errors::{ApiError, failed};
 
 /// Interfaces and addresses can have tags in the request of a machine from this version on.
@@ -143,7 +144,7 @@ impl fmt::Debug for Answer {
 
 impl Answer {
     pub fn read<T: DeserializeOwned>(self) -> Result<T, CloudError> {
-        serde_json::from_value(self.body).map_err(|error| failed(format!("cannot read an answer: {error}")))
+        api_types::read(self.body).map_err(|error| failed(format!("cannot read an answer: {error}")))
     }
 }
 
@@ -370,12 +371,12 @@ impl Scope {
 
     pub fn usages(&self) -> Call {
         let query = vec![("api-version", USAGES.to_owned())];
-        self.of_subscription("usages.list", &format!("locations/{}/usages", self.location), query)
+        self.of_subscription("usages.list", &format!("locations/{}/usages", self.location.replace(' ', "")), query)
     }
 
     /// The sizes of machines of the location. All locations together are tens of megabytes.
     pub fn sizes(&self) -> Call {
-        let filter = format!("location eq '{}'", self.location.to_lowercase());
+        let filter = format!("location eq '{}'", self.location.replace(' ', "").to_lowercase());
         let query = vec![("api-version", SIZES.to_owned()), ("$filter", filter)];
         self.of_subscription("skus.list", "skus", query)
     }

@@ -7,7 +7,7 @@ use futures::stream;
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use reqwest::header::HeaderMap;
-use reqwest::{Client, Method, StatusCode, redirect};
+use reqwest::{Client, Method, StatusCode, Url, redirect};
 use serde_json::Value;
 
 use super::calls::{Answer, ArmRequest, Call, Link, OperationLink, Page, Reply, SasUrl};
@@ -20,7 +20,7 @@ const CONCURRENT_PAGES: usize = 10;
 pub struct Connection {
     account: Account,
     http: Client,
-    endpoint: String,
+    endpoint: Url,
 }
 
 /// A response, by what the caller does next.
@@ -34,8 +34,8 @@ impl Connection {
         // A redirected request would take its token to another host.
         let http = Client::builder().redirect(redirect::Policy::none()).build();
         let http = http.map_err(|error| format!("cannot set up TLS: {error}"))?;
-        let endpoint = credentials.resource_manager().to_owned();
-        reqwest::Url::parse(&endpoint).map_err(|error| format!("resourceManagerEndpointUrl: {error}"))?;
+        let endpoint = Url::parse(credentials.resource_manager());
+        let endpoint = endpoint.map_err(|error| format!("resourceManagerEndpointUrl: {error}"))?;
         Ok(Self { account: Account::new(credentials, http.clone()), http, endpoint })
     }
 
@@ -103,17 +103,16 @@ impl Connection {
     }
 
     /// Links in answers lead to the same host, which alone receives the token.
-    fn url(&self, link: &Link) -> Result<String, CloudError> {
+    fn url(&self, link: &Link) -> Result<Url, CloudError> {
         match link {
-            Link::Path(path) => Ok(format!("{}{path}", self.endpoint)),
-            Link::Whole(url) => {
-                let rest = url.get(..self.endpoint.len()).filter(|start| start.eq_ignore_ascii_case(&self.endpoint));
-                let is_own = rest.is_some() && url[self.endpoint.len()..].starts_with(['/', '?', ':']);
-                match is_own {
-                    true => Ok(url.clone()),
-                    false => Err(failed("a link of an answer leads to another host than resourceManagerEndpointUrl")),
-                }
+            Link::Path(path) => {
+                let url = Url::parse(&format!("{}{path}", self.endpoint.as_str().trim_end_matches('/')));
+                url.map_err(|error| failed(format!("no URL: {error}")))
             }
+            Link::Whole(text) => Url::parse(text)
+                .ok()
+                .filter(|url| is_same_host(url, &self.endpoint))
+                .ok_or_else(|| failed("a link of an answer leads to another host than resourceManagerEndpointUrl")),
         }
     }
 
@@ -159,6 +158,10 @@ impl Connection {
     }
 }
 
+fn is_same_host(url: &Url, endpoint: &Url) -> bool {
+    url.origin() == endpoint.origin() && url.username().is_empty() && url.password().is_none()
+}
+
 fn read_body(body: &[u8]) -> Result<Value, serde_json::Error> {
     if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(body) }
 }
@@ -180,4 +183,24 @@ async fn read_page(file: &Path, page: Page) -> Result<Vec<u8>, CloudError> {
         Ok::<_, std::io::Error>(content)
     };
     read.await.map_err(|error| failed(format!("cannot read {}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_links_to_the_endpoint_are_followed() {
+        let endpoint = Url::parse("https://management.azure.com").unwrap();
+        let is_own = |link: &str| is_same_host(&Url::parse(link).unwrap(), &endpoint);
+        assert!(is_own("https://management.azure.com/x?y=z") && is_own("https://MANAGEMENT.azure.com:443/x"));
+        for link in [
+            "https://management.azure.com:x@example.com/x",
+            "https://management.azure.com.example.com/",
+            "http://management.azure.com/x",
+            "https://user@management.azure.com/x",
+        ] {
+            assert!(!is_own(link), "{link}");
+        }
+    }
 }

@@ -15,6 +15,8 @@ use nodepool_driver::error::CloudError;
 
 /// A token is renewed this long before it expires.
 const RENEWAL_MARGIN: Duration = Duration::from_secs(60);
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
+const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const DIRECTORY: &str = "https://login.microsoftonline.com";
 const RESOURCE_MANAGER: &str = "https://management.azure.com";
 /// The variable with the path of the file, if the section has none.
@@ -131,7 +133,7 @@ impl Account {
             let is_refusal = status.is_client_error() && status != reqwest::StatusCode::TOO_MANY_REQUESTS;
             return Err(if is_refusal { CloudError::Denied(text) } else { unanswered(text) });
         };
-        let lifetime = Duration::from_secs(seconds(&answer["expires_in"]).unwrap_or(3600));
+        let lifetime = seconds(&answer["expires_in"]).map_or(DEFAULT_LIFETIME, Duration::from_secs).min(MAX_LIFETIME);
         let text = token.to_owned();
         Ok(Token { text, renewed_at: begun + lifetime.saturating_sub(RENEWAL_MARGIN) })
     }

@@ -3,7 +3,9 @@
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::api_types;
 pub use crate::common::error_text::failed;
 use crate::common::error_text::{truncated, with_causes};
 use nodepool_driver::error::{CloudError, FailureKind};
@@ -40,12 +42,6 @@ pub struct ApiError {
     pub message: String,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Envelope {
-    error: Detail,
-}
-
 /// The `error` of an answer or of an operation.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -56,11 +52,14 @@ pub struct Detail {
 }
 
 impl ApiError {
+    /// The error may have an envelope. Without code and message, such as that of a proxy, its whole text is shown.
     pub fn read(status: StatusCode, body: &[u8]) -> Self {
-        match serde_json::from_slice::<Envelope>(body) {
-            Ok(Envelope { error }) => Self::of(status, error),
-            // A proxy's, for example.
-            Err(_) => Self { status, code: String::new(), message: truncated(&String::from_utf8_lossy(body)) },
+        let value: Value = serde_json::from_slice(body).unwrap_or_default();
+        let detail = value.get("error").filter(|error| error.is_object()).unwrap_or(&value);
+        let detail: Detail = api_types::read(detail.clone()).unwrap_or_default();
+        match detail.code.is_empty() && detail.message.is_empty() {
+            true => Self { status, code: String::new(), message: truncated(&String::from_utf8_lossy(body)) },
+            false => Self::of(status, detail),
         }
     }
 
@@ -123,6 +122,11 @@ impl ApiError {
 
     pub fn is_not_found(&self) -> bool {
         self.status == StatusCode::NOT_FOUND
+    }
+
+    /// Whether a look at an operation was refused, rather than answered with the error of the operation.
+    pub fn is_refused_look(&self) -> bool {
+        matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
     }
 
     pub fn is_outage(&self) -> bool {
@@ -228,5 +232,15 @@ mod tests {
         let error = ApiError::read(StatusCode::BAD_GATEWAY, b"<html>bad\n gateway</html>");
         assert_eq!(error.text(), "502 Bad Gateway: <html>bad gateway</html>");
         assert!(error.is_outage());
+        let error = ApiError::read(StatusCode::CONFLICT, br#"{"Message": "busy"}"#);
+        assert_eq!(error.text(), r#"409 Conflict: {"Message": "busy"}"#);
+    }
+
+    #[test]
+    fn errors_without_envelope_or_with_nulls_keep_their_code() {
+        let read = |body: serde_json::Value| ApiError::read(StatusCode::CONFLICT, body.to_string().as_bytes());
+        let error = read(json!({"error": {"code": "SkuNotAvailable", "message": null, "details": null}}));
+        assert!(error.is_capacity());
+        assert_eq!(read(json!({"code": "QuotaExceeded", "message": "m"})).into_error().kind(), "quota");
     }
 }

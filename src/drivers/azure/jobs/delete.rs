@@ -3,20 +3,25 @@
 
 use std::sync::Arc;
 
-use crate::azure::api::api_types::Machine;
+use crate::azure::api::api_types::{Machine, Resource};
 use crate::azure::api::calls::{Call, Kind, Reply};
 use crate::azure::api::errors::{ApiError, failed};
 use crate::azure::context::{ProviderContext, WaitKind, Waits};
+use crate::azure::leaks;
+use crate::azure::request_body::CREATION;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
+use tracing::warn;
 
 const REPEAT_PAUSE: Seconds = Seconds(2.0);
 /// A machine that so many listings show is deleted again.
 const LOOKS_PER_DELETION: u32 = 120;
+/// Looks in which an accepted deletion may have had no effect.
+const LOOKS_UNTIL_STOPPING: u32 = 10;
 /// Looks in which Azure may delete the parts of a machine.
 const LOOKS_FOR_PARTS: u32 = 3;
 
@@ -64,13 +69,11 @@ impl DeleteInstance {
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
-            (Step::Begin, Input::Start) => match self.context.tags_of(&self.name) {
-                Some(_) => self.delete(Seconds::ZERO),
-                None => {
-                    let call = self.context.scope.get(Kind::Machine, &self.name);
-                    self.call(Step::Reading, call)
-                }
-            },
+            (Step::Begin, Input::Start) if self.context.has_seen(&self.name) => self.delete(Seconds::ZERO),
+            (Step::Begin, Input::Start) => {
+                let call = self.context.scope.get(Kind::Machine, &self.name);
+                self.call(Step::Reading, call)
+            }
             (Step::Reading, Input::Reply(Ok(reply))) => self.on_read(reply),
             (Step::Deleting, Input::Reply(Ok(reply))) => self.on_deleted(reply),
             (Step::Deleting, Input::Reply(Err(CloudError::Deadline))) => self.delete(REPEAT_PAUSE),
@@ -85,17 +88,21 @@ impl DeleteInstance {
 
     fn on_read(&mut self, reply: Reply) -> Next<Call> {
         let machine: Machine = match reply {
-            Reply::Refused(error) if error.is_not_found() => return self.machine_gone(),
+            Reply::Refused(error) if error.is_not_found() => {
+                let resource_group = &self.context.settings.group;
+                warn!(provider = %self.context.provider, resource_group, machine = self.name, "there is no such machine");
+                return self.machine_gone();
+            }
             reply => match reply.answer().and_then(|answer| answer.read()) {
                 Ok(machine) => machine,
                 Err(error) => return Next::Failed(error),
             },
         };
-        if !machine.belongs_to(self.context.provider.as_str()) {
+        self.context.record_machines(&[machine]);
+        if self.context.is_foreign(&self.name) || !self.context.has_seen(&self.name) {
             let text = format!("no machine {} of provider {}", self.name, self.context.provider);
             return Next::Failed(CloudError::not_found(text));
         }
-        self.context.record_machines(&[machine]);
         self.delete(Seconds::ZERO)
     }
 
@@ -106,13 +113,19 @@ impl DeleteInstance {
 
     fn on_deleted(&mut self, reply: Reply) -> Next<Call> {
         match reply {
-            Reply::Answer(_) => self.observe_end(),
+            Reply::Answer(_) => {
+                self.obstacle = None;
+                self.observe_end()
+            }
             Reply::Refused(error) if error.is_not_found() => self.observe_end(),
             Reply::Refused(error) if error.is_conflict() => {
                 self.obstacle = Some(error.text());
                 self.delete(REPEAT_PAUSE)
             }
-            Reply::Lost(_) => self.delete(REPEAT_PAUSE),
+            Reply::Lost(error) => {
+                self.obstacle = Some(error);
+                self.delete(REPEAT_PAUSE)
+            }
             Reply::Refused(error) => Next::Failed(error.into_error()),
             reply => Next::Failed(failed(format!("unexpected reply {reply:?}"))),
         }
@@ -135,7 +148,11 @@ impl DeleteInstance {
                 self.obstacle = Some(text.clone());
                 self.delete(REPEAT_PAUSE)
             }
-            Some(_) if self.looks >= LOOKS_PER_DELETION => self.delete(Seconds::ZERO),
+            Some(InstanceState::Stopping) if self.looks >= LOOKS_PER_DELETION => self.delete(Seconds::ZERO),
+            Some(InstanceState::Running | InstanceState::Starting) if self.looks >= LOOKS_UNTIL_STOPPING => {
+                self.obstacle = Some("the deletion had no effect yet, and is repeated".to_owned());
+                self.delete(Seconds::ZERO)
+            }
             Some(_) => {
                 self.step = Step::AwaitingEnd;
                 Next::Observe
@@ -169,6 +186,7 @@ impl DeleteInstance {
         }
         // An older listing says nothing about what has been deleted since.
         if self.context.parts().listing <= self.since {
+            self.obstacle = self.context.parts_error().or(self.obstacle.take());
             self.step = Step::AwaitingParts;
             return Next::Observe;
         }
@@ -186,7 +204,7 @@ impl DeleteInstance {
 
     /// The first part that still exists, in the order of deletion.
     fn remaining_part(&self) -> Option<(Kind, String)> {
-        let (parts, provider) = (self.context.parts(), self.context.provider.as_str());
+        let parts = self.context.parts();
         let is_part = |name: &str, rest: &str| {
             let of_machine = name.get(..self.name.len()).filter(|start| start.eq_ignore_ascii_case(&self.name));
             of_machine.is_some() && name[self.name.len()..].starts_with(rest)
@@ -194,21 +212,28 @@ impl DeleteInstance {
         let interface = parts
             .interfaces
             .iter()
-            .find(|part| part.belongs_to(provider) && is_part(&part.name, "-nic"))
+            .find(|part| self.is_own(part) && is_part(&part.name, "-nic"))
             .map(|part| (Kind::Interface, part.name.clone()));
         let address = || {
-            let found = parts.addresses.iter().find(|part| {
-                part.belongs_to(provider) && (is_part(&part.name, "-v4-ip") || is_part(&part.name, "-v6-ip"))
-            });
+            let is_address = |name: &str| is_part(name, "-v4-ip") || is_part(name, "-v6-ip");
+            let found = parts.addresses.iter().find(|part| self.is_own(part) && is_address(&part.name));
             found.map(|part| (Kind::Address, part.name.clone()))
         };
         // Disks have no tags, so only those of a machine with our tags are deleted.
         let disk = || {
-            self.context.tags_of(&self.name)?;
             let found = parts.disks.iter().find(|disk| self.context.is_disk_of(disk, &self.name));
             found.map(|disk| (Kind::Disk, disk.name.clone()))
         };
         interface.or_else(address).or_else(disk)
+    }
+
+    /// Whether a part has the tags of this machine.
+    fn is_own<P: Default>(&self, part: &Resource<P>) -> bool {
+        let mark = self.context.tags_of(&self.name).and_then(|mut tags| tags.remove(CREATION));
+        let node = part.node(self.context.provider.as_str());
+        node.is_some()
+            && node == leaks::node_of_machine(&self.name)
+            && mark.is_none_or(|mark| part.tags.get(CREATION) == Some(&mark))
     }
 
     fn on_part_deleted(&mut self, reply: Reply) -> Next<Call> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::azure::api::api_types::{Disk, Image};
+use crate::azure::api::api_types::{Disk, Image, Resource, Tags};
 use crate::azure::api::calls::{Answer, Call, Kind, Reply};
 use crate::azure::api::errors::failed;
 use crate::azure::context::ProviderContext;
@@ -13,7 +13,7 @@ use crate::azure::jobs::operation::{Await, Awaited};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
-use nodepool_model::config::upload_config::StoredImage;
+use nodepool_model::config::upload_config::{PROVIDER_MARK, StoredImage};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -36,11 +36,12 @@ impl ListImages {
             Input::Reply(result) => result.and_then(|reply| self.pages.add(reply)),
             input @ Input::Observed(_) => Err(failed(format!("unexpected {input:?}"))),
         };
-        match result
-            .and_then(|call| if call.is_some() { Ok((call, Vec::new())) } else { Ok((None, self.pages.read()?)) })
-        {
-            Ok((Some(call), _)) => Next::Call(call),
-            Ok((None, images)) => Next::Done(Outcome::Images(images.into_iter().map(stored).collect())),
+        match result {
+            Ok(Some(call)) => Next::Call(call),
+            Ok(None) => {
+                let images = self.pages.read(&self.context);
+                Next::Done(Outcome::Images(images.into_iter().map(stored).collect()))
+            }
             Err(error) => Next::Failed(error),
         }
     }
@@ -50,10 +51,12 @@ fn stored(image: Image) -> StoredImage {
     StoredImage { id: ExternalId::text(&image.name), name: image.name, meta: image.tags }
 }
 
-/// Deletes an image and a disk of the same name that an upload has left.
+/// Deletes an image of this provider, and a disk of the same name that its upload has left.
 pub struct DeleteImage {
     context: Arc<ProviderContext>,
     name: String,
+    /// Tags that both must have.
+    marks: Tags,
     repeats: u32,
     has_existed: bool,
     step: Step,
@@ -62,6 +65,8 @@ pub struct DeleteImage {
 #[derive(Debug)]
 enum Step {
     Begin,
+    /// The image may belong to others.
+    ReadingImage,
     DeletingImage,
     AwaitingImage(Await),
     ReadingDisk,
@@ -74,12 +79,26 @@ enum Step {
 
 impl DeleteImage {
     pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        Self { context, name: id.to_string(), repeats: 0, has_existed: false, step: Step::Begin }
+        let marks = Tags::from([(PROVIDER_MARK.to_owned(), context.provider.to_string())]);
+        Self::with_marks(context, &id.to_string(), marks)
+    }
+
+    pub fn with_marks(context: Arc<ProviderContext>, name: &str, marks: Tags) -> Self {
+        Self { context, name: name.to_owned(), marks, repeats: 0, has_existed: false, step: Step::Begin }
+    }
+
+    /// Begins with the disk, and leaves the image.
+    pub fn begin_with_disk(&mut self) -> Next<Call> {
+        self.read_disk()
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
-            (Step::Begin, Input::Start) => self.delete_image(Seconds::ZERO),
+            (Step::Begin, Input::Start) => {
+                let call = self.context.scope.get(Kind::Image, &self.name);
+                self.call(Step::ReadingImage, call)
+            }
+            (Step::ReadingImage, Input::Reply(Ok(reply))) => self.on_image(reply),
             (Step::DeletingImage, Input::Reply(Ok(reply))) => self.on_image_deleted(reply),
             (Step::AwaitingImage(wait), Input::Reply(reply)) => self.await_image(wait, reply),
             (Step::ReadingDisk, Input::Reply(Ok(reply))) => self.on_disk(reply),
@@ -114,6 +133,21 @@ impl DeleteImage {
             (Awaited::Poll(_), None) => Next::Failed(failed("a poll without an operation")),
             (Awaited::Ended(result), _) => end(self, result),
         }
+    }
+
+    fn on_image(&mut self, reply: Reply) -> Next<Call> {
+        match reply {
+            Reply::Refused(error) if error.is_not_found() => self.read_disk(),
+            reply => match reply.answer().and_then(Answer::read::<Image>) {
+                Ok(image) if self.is_own(&image) => self.delete_image(Seconds::ZERO),
+                Ok(_) => self.read_disk(),
+                Err(error) => Next::Failed(error),
+            },
+        }
+    }
+
+    fn is_own<P: Default>(&self, resource: &Resource<P>) -> bool {
+        self.marks.iter().all(|(key, value)| resource.tags.get(key) == Some(value))
     }
 
     fn delete_image(&mut self, delay: Seconds) -> Next<Call> {
@@ -161,7 +195,7 @@ impl DeleteImage {
                 Err(error) => return Next::Failed(error),
             },
         };
-        if !disk.belongs_to(self.context.provider.as_str()) {
+        if !self.is_own(&disk) {
             return self.finish();
         }
         self.has_existed = true;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::azure::api::api_types::{Image, Machine};
+use crate::azure::api::api_types::{Image, Machine, Tags, is_same_location};
 use crate::azure::api::calls::{self, Call, Kind, OperationLink, Reply};
 use crate::azure::api::errors::{ApiError, failed};
 use crate::azure::context::{ProviderContext, WaitKind, Waits};
@@ -113,7 +113,7 @@ impl LaunchInstance {
             (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
                 self.read_existing("no response within the deadline".to_owned())
             }
-            (Step::ReadingExisting, Input::Reply(Ok(reply))) => self.on_existing(reply),
+            (Step::ReadingExisting, Input::Reply(reply)) => self.on_existing(reply),
             (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
             (Step::ReadingOperation(error), Input::Reply(reply)) => self.on_operation(error, reply),
             (Step::ReadingStates(error), Input::Reply(reply)) => self.on_states(error, reply),
@@ -143,7 +143,7 @@ impl LaunchInstance {
 
     fn search(&mut self, left: u32, reply: Reply) -> Next<Call> {
         match self.existing(reply) {
-            Ok(Some(machine)) if self.is_own(&machine) => self.boot(),
+            Ok(Some(machine)) if self.is_own(&machine.tags) => self.boot(),
             Ok(Some(_)) => self.foreign(),
             Ok(None) if left > 1 => {
                 let call = self.context.scope.get(Kind::Machine, self.name()).after(SEARCH_PAUSE);
@@ -163,8 +163,13 @@ impl LaunchInstance {
         }
     }
 
-    fn is_own(&self, machine: &Machine) -> bool {
-        machine.tags.get(CREATION).is_some_and(|mark| *mark == creation_mark(&self.order))
+    /// Whether tags are those of this creation. A machine with another mark is that of another installation.
+    fn is_own(&self, tags: &Tags) -> bool {
+        let is_own = tags.get(CREATION).map(|mark| *mark == creation_mark(&self.order));
+        if is_own == Some(false) {
+            self.context.record_foreign(self.name());
+        }
+        is_own == Some(true)
     }
 
     fn foreign(&mut self) -> Next<Call> {
@@ -197,10 +202,7 @@ impl LaunchInstance {
     fn on_images(&mut self, mut pages: Pages, reply: Reply) -> Next<Call> {
         let images: Vec<Image> = match pages.add(reply) {
             Ok(Some(call)) => return self.call(Step::ListingImages(pages), call),
-            Ok(None) => match pages.read() {
-                Ok(images) => images,
-                Err(error) => return Next::Failed(error),
-            },
+            Ok(None) => pages.read(&self.context),
             Err(error) => return Next::Failed(error),
         };
         let source = self.label.as_ref().map(|label| label.source.clone());
@@ -221,7 +223,10 @@ impl LaunchInstance {
     fn create(&mut self, delay: Seconds) -> Next<Call> {
         let Some(label) = self.label.clone() else { return Next::Failed(failed("no label")) };
         self.obstacle = self.context.full_size(&label.size);
-        let body = request_body::machine(&self.context, &label, &self.order, &self.image);
+        let tags = request_body::tags(&self.context, &label, &self.order);
+        let body = request_body::machine(&self.context, &label, &self.order, &self.image, &tags);
+        // Parts of it may exist from here on, even if there is never a machine.
+        self.context.record_creation(self.name(), tags);
         let call = self.context.scope.create_machine(self.name(), body).after(delay);
         self.call(Step::Creating, call)
     }
@@ -231,7 +236,7 @@ impl LaunchInstance {
             Reply::Answer(answer) => {
                 self.operation = answer.operation.clone();
                 let machine: Result<Machine, _> = answer.read();
-                if machine.is_ok_and(|machine| !machine.tags.is_empty() && !self.is_own(&machine)) {
+                if machine.is_ok_and(|machine| !machine.tags.is_empty() && !self.is_own(&machine.tags)) {
                     return self.foreign();
                 }
                 self.boot()
@@ -262,36 +267,28 @@ impl LaunchInstance {
         }
     }
 
+    /// The id is set once it is known whose machine has the name.
     fn read_existing(&mut self, detail: String) -> Next<Call> {
         self.lost += 1;
         if self.lost > MAX_REPEATS {
             return Next::Failed(CloudError::Outage { detail, may_have_worked: true });
         }
-        // Something may exist from here on, and parts of it even if there is no machine.
-        self.set_id();
         let call = self.context.scope.get(Kind::Machine, self.name()).after(REPEAT_PAUSE);
         self.call(Step::ReadingExisting, call)
     }
 
-    fn on_existing(&mut self, reply: Reply) -> Next<Call> {
-        match self.existing(reply) {
-            Ok(Some(machine)) if self.is_own(&machine) => self.boot(),
+    fn on_existing(&mut self, reply: Result<Reply, CloudError>) -> Next<Call> {
+        match reply.and_then(|reply| self.existing(reply)) {
+            Ok(Some(machine)) if self.is_own(&machine.tags) => self.boot(),
             Ok(Some(_)) => self.foreign(),
             Ok(None) => self.create(Seconds::ZERO),
-            Err(error) => Next::Failed(error),
-        }
-    }
-
-    fn set_id(&mut self) {
-        self.id = Some(ExternalId::text(self.name()));
-        if let Some(label) = &self.label {
-            let tags = request_body::tags(&self.context, label, &self.order);
-            self.context.record_creation(&self.order.hostname, tags);
+            Err(error @ CloudError::Denied(_)) => Next::Failed(error),
+            Err(error) => self.read_existing(error.to_string()),
         }
     }
 
     fn boot(&mut self) -> Next<Call> {
-        self.set_id();
+        self.id = Some(ExternalId::text(self.name()));
         self.waits = Some(Waits::new(&self.context, self.name(), WaitKind::Addresses));
         self.observe()
     }
@@ -307,8 +304,12 @@ impl LaunchInstance {
         };
         let Some(instance) = inventory.find(&id) else { return self.check_missing() };
         self.missing = 0;
+        // The name of the machine of an earlier process was recorded; that does not say whose it is.
+        if !self.is_own(&instance.metadata) {
+            return self.foreign();
+        }
         match &instance.state {
-            InstanceState::Running if instances::is_addressed(instance, &label.network) => {
+            InstanceState::Running => {
                 self.context.record_capacity(&label.size);
                 self.waits = None;
                 self.obstacle = None;
@@ -317,7 +318,7 @@ impl LaunchInstance {
             }
             InstanceState::Failed(text) => self.read_reason(status_failure(text.clone())),
             InstanceState::Stopping => self.read_reason(status_failure("the machine is being deleted".to_owned())),
-            InstanceState::Running | InstanceState::Starting => self.observe(),
+            InstanceState::Starting => self.observe(),
         }
     }
 
@@ -396,7 +397,7 @@ fn is_match(image: &Image, filter: &ImageFilter) -> bool {
     let same = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
     image.properties.provisioning_state == "Succeeded"
         && same(&filter.name, &image.name)
-        && same(&filter.location, &image.location)
+        && filter.location.as_deref().is_none_or(|wanted| is_same_location(wanted, &image.location))
         && filter.tags.iter().all(|(key, value)| image.tags.get(key) == Some(value))
 }
 

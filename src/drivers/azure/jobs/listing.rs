@@ -1,11 +1,12 @@
 //! One look at the cloud for all state machines that wait: machines, and their parts if a machine waits for these.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::azure::api::api_types::{ListPage, Machine};
+use crate::azure::api::api_types::{self, ListPage, Machine};
 use crate::azure::api::calls::{self, Call, Kind, Reply, Scope};
 use crate::azure::api::errors::failed;
 use crate::azure::context::{Parts, ProviderContext, WaitKind};
@@ -19,7 +20,7 @@ use nodepool_driver::state_machine::{Input, Next};
 pub struct Pages {
     key: &'static str,
     values: Vec<Value>,
-    last_link: Option<String>,
+    links: BTreeSet<String>,
 }
 
 impl Pages {
@@ -28,7 +29,7 @@ impl Pages {
     }
 
     pub fn new(key: &'static str) -> Self {
-        Self { key, values: Vec::new(), last_link: None }
+        Self { key, values: Vec::new(), links: BTreeSet::new() }
     }
 
     /// Adds a page. Returns the call for the next one; `None` after the last one.
@@ -36,21 +37,27 @@ impl Pages {
         let page: ListPage = reply.answer()?.read()?;
         self.values.extend(page.value);
         match page.next_link.filter(|link| !link.is_empty()) {
-            Some(link) if self.last_link.as_ref() == Some(&link) => Err(failed("the listing repeats a page")),
+            Some(link) if self.links.contains(&link) => Err(failed("the listing repeats a page")),
             Some(link) => {
                 let call = calls::next_page(self.key, &link);
-                self.last_link = Some(link);
+                self.links.insert(link);
                 Ok(Some(call))
             }
             None => Ok(None),
         }
     }
 
-    pub fn read<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, CloudError> {
+    /// The elements of all pages. One that cannot be read still exists: it has its name and tags alone.
+    pub fn read<T: DeserializeOwned>(&mut self, context: &ProviderContext) -> Vec<T> {
         let values = std::mem::take(&mut self.values).into_iter();
-        values
-            .map(|value| serde_json::from_value(value).map_err(|error| failed(format!("{}: {error}", self.key))))
-            .collect()
+        let read = |value: Value| match api_types::read(value.clone()) {
+            Ok(element) => Some(element),
+            Err(error) => {
+                context.report_unreadable(self.key, value["name"].as_str().unwrap_or_default(), &error);
+                api_types::read(api_types::essentials(&value)).ok()
+            }
+        };
+        values.filter_map(read).collect()
     }
 }
 
@@ -72,20 +79,27 @@ impl Look {
         (Self { context, number, kind: Kind::Machine, pages, found: Found::default(), reads_parts: false }, call)
     }
 
-    /// Adds a page. Returns the next call, or `None` at the end.
+    /// Adds a page. Returns the next call, or `None` at the end. Only deletions read disks, so a refused list of these
+    /// holds up nothing else.
     pub fn add(&mut self, reply: Reply) -> Result<Option<Call>, CloudError> {
-        if let Some(call) = self.pages.add(reply)? {
-            return Ok(Some(call));
+        match self.pages.add(reply) {
+            Ok(Some(call)) => return Ok(Some(call)),
+            Ok(None) => {}
+            Err(error) if self.kind == Kind::Disk => {
+                self.context.record_parts(Err(error.to_string()));
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
         }
         let next = match self.kind {
             Kind::Machine => {
-                self.found.machines = self.pages.read()?;
+                self.found.machines = self.pages.read(&self.context);
                 self.reads_parts = self.context.are_parts_waited_for();
                 let needs = self.reads_parts || self.found.machines.iter().any(|machine| self.needs_addresses(machine));
                 needs.then_some(Kind::Interface)
             }
             Kind::Interface => {
-                self.found.interfaces = self.pages.read()?;
+                self.found.interfaces = self.pages.read(&self.context);
                 let configurations =
                     self.found.interfaces.iter().flat_map(|interface| &interface.properties.ip_configurations);
                 let has_public =
@@ -93,18 +107,18 @@ impl Look {
                 (has_public || self.reads_parts).then_some(Kind::Address)
             }
             Kind::Address => {
-                self.found.addresses = self.pages.read()?;
+                self.found.addresses = self.pages.read(&self.context);
                 self.reads_parts.then_some(Kind::Disk)
             }
             Kind::Disk | Kind::Image => {
-                let disks = self.pages.read()?;
+                let disks = self.pages.read(&self.context);
                 let Found { interfaces, addresses, .. } = &self.found;
-                self.context.record_parts(Parts {
+                self.context.record_parts(Ok(Parts {
                     listing: self.number,
                     interfaces: Arc::new(interfaces.clone()),
                     addresses: Arc::new(addresses.clone()),
                     disks: Arc::new(disks),
-                });
+                }));
                 None
             }
         };

@@ -28,11 +28,13 @@ pub enum State {
 
 /// Reads the answer to a look at an operation.
 pub fn state(link: &OperationLink, reply: Reply) -> Result<State, CloudError> {
-    let answer = match reply {
-        Reply::Answer(answer) => answer,
+    let answer = match (link, reply) {
+        (_, Reply::Answer(answer)) => answer,
         // The operation of the style `Location` answers with its error.
-        Reply::Refused(error) => return Ok(State::Failed(error)),
-        reply => return Err(failed(format!("unexpected reply {reply:?}"))),
+        (OperationLink::Location(_), Reply::Refused(error)) if !error.is_refused_look() => {
+            return Ok(State::Failed(error));
+        }
+        (_, reply) => return Err(reply.answer().err().unwrap_or_else(|| failed("no state of an operation"))),
     };
     match link {
         OperationLink::Location(_) if answer.status == StatusCode::ACCEPTED => Ok(State::Running),
@@ -85,19 +87,16 @@ impl Await {
     }
 
     pub fn step(&mut self, reply: Result<Reply, CloudError>) -> Awaited {
-        let (pause, state) = match reply {
-            Ok(reply) => {
-                self.failures = 0;
-                let pause = if let Reply::Answer(answer) = &reply { answer.retry_after } else { None };
-                (pause, state(&self.link, reply))
-            }
+        let pause = if let Ok(Reply::Answer(answer)) = &reply { answer.retry_after } else { None };
+        let state = match reply.and_then(|reply| state(&self.link, reply)) {
             // A look that fails says nothing about the operation.
-            Err(error) if error.suggests_outage() && self.failures < MAX_FAILURES => {
+            Err(_) if self.failures < MAX_FAILURES => {
                 self.failures += 1;
                 return self.poll(None);
             }
-            Err(error) => (None, Err(error)),
+            state => state,
         };
+        self.failures = 0;
         match state {
             Ok(State::Running) if self.polls >= MAX_POLLS => Awaited::Ended(Err(failed("the operation does not end"))),
             Ok(State::Running) => {

@@ -81,10 +81,10 @@ impl RefreshProvider {
         match self.query {
             Query::Machines => {}
             Query::Sizes => {
-                let skus: Vec<Sku> = self.pages.read()?;
+                let skus: Vec<Sku> = self.pages.read(&self.context);
                 self.context.record_sizes(&skus);
             }
-            Query::Usages => self.usages = Some(self.pages.read()?),
+            Query::Usages => self.usages = Some(self.pages.read(&self.context)),
         }
         Ok(self.next())
     }
@@ -118,7 +118,7 @@ impl RefreshProvider {
                 self.refused.push(name);
             }
             // Labels wait for the sizes; a refresh that failed is soon repeated.
-            (Query::Sizes, error @ CloudError::Outage { .. }) => return Next::Failed(error),
+            (Query::Sizes, error) if !self.context.are_sizes_known() => return Next::Failed(error),
             _ => self.failed.push(name),
         }
         self.next()

@@ -9,6 +9,7 @@ use crate::azure::api::errors::failed;
 use crate::azure::context::ProviderContext;
 use crate::azure::jobs::delete::may_end;
 use crate::azure::jobs::listing::Pages;
+use crate::azure::jobs::operation::{Await, Awaited};
 use crate::azure::leaks::{self, ADDRESSES, DISKS, IMAGES, INTERFACES, UPLOAD_DISKS};
 use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
@@ -84,7 +85,7 @@ impl ListUnused {
         let mut add = |name: String, metadata| found.push(CloudResource { kind, id: ExternalId::text(name), metadata });
         match kind {
             INTERFACES => {
-                let interfaces: Vec<Interface> = self.pages.read()?;
+                let interfaces: Vec<Interface> = self.pages.read(&self.context);
                 let unused = interfaces.into_iter().filter(|interface| interface.properties.virtual_machine.is_none());
                 for interface in unused {
                     self.free_interfaces.insert(interface.id.to_lowercase());
@@ -92,23 +93,29 @@ impl ListUnused {
                 }
             }
             ADDRESSES => {
-                let addresses: Vec<Address> = self.pages.read()?;
+                let addresses: Vec<Address> = self.pages.read(&self.context);
                 let free = &self.free_interfaces;
                 let unused = addresses.into_iter().filter(|address| is_unused(address, free));
                 unused.for_each(|address| add(address.name, address.tags));
             }
             DISKS | UPLOAD_DISKS => {
-                let disks: Vec<Disk> = self.pages.read()?;
+                let disks: Vec<Disk> = self.pages.read(&self.context);
                 let is_free = |disk: &Disk| disk.managed_by.as_deref().is_none_or(str::is_empty);
                 for disk in disks.into_iter().filter(is_free) {
                     // The disks of machines have no tags of their own. One whose machine is unknown stays.
                     let machine = leaks::machine_of_disk(&disk.name).filter(|_| disk.tags.is_empty());
-                    let of_machine = machine.and_then(|machine| self.context.tags_of(machine));
+                    let of_machine = machine.and_then(|machine| {
+                        let known = self.context.tags_of(machine);
+                        if known.is_none() && kind == DISKS && leaks::node_of_machine(machine).is_some() {
+                            self.context.report_unknown_disk(&disk.name);
+                        }
+                        known.filter(|_| self.context.is_disk_of(&disk, machine))
+                    });
                     add(disk.name, of_machine.unwrap_or(disk.tags));
                 }
             }
             IMAGES => {
-                let images: Vec<Image> = self.pages.read()?;
+                let images: Vec<Image> = self.pages.read(&self.context);
                 images.into_iter().for_each(|image| add(image.name, image.tags));
             }
             _ => {}
@@ -124,18 +131,19 @@ fn is_unused(address: &Address, free_interfaces: &BTreeSet<String>) -> bool {
     id.split_once("/ipconfigurations/").is_some_and(|(interface, _)| free_interfaces.contains(interface))
 }
 
-/// Deletes an interface, an address or a disk.
+/// Deletes an interface, an address or a disk, and waits until it is gone.
 pub struct DeleteUnused {
     context: Arc<ProviderContext>,
     kind: Kind,
     name: String,
     early: u32,
+    wait: Option<Await>,
     obstacle: Option<String>,
 }
 
 impl DeleteUnused {
     pub fn new(context: Arc<ProviderContext>, kind: Kind, resource: &CloudResource) -> Self {
-        Self { context, kind, name: resource.id.to_string(), early: 0, obstacle: None }
+        Self { context, kind, name: resource.id.to_string(), early: 0, wait: None, obstacle: None }
     }
 
     pub fn obstacle(&self) -> Option<String> {
@@ -143,21 +151,42 @@ impl DeleteUnused {
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match input {
-            Input::Start => Next::Call(self.context.scope.delete(self.kind, &self.name)),
-            Input::Reply(Ok(Reply::Answer(_))) => Next::Done(Outcome::Deleted),
-            Input::Reply(Ok(Reply::Refused(error))) if error.is_not_found() => Next::Done(Outcome::Deleted),
-            Input::Reply(Ok(Reply::Refused(error))) if may_end(&error) && self.early < MAX_EARLY => {
+        match (self.wait.take(), input) {
+            (None, Input::Start) => Next::Call(self.delete()),
+            (Some(mut wait), Input::Reply(reply)) => {
+                let awaited = wait.step(reply);
+                self.go_on(Some(wait), awaited)
+            }
+            (None, Input::Reply(Ok(Reply::Answer(answer)))) => {
+                let (wait, awaited) = Await::begin(answer);
+                self.go_on(wait, awaited)
+            }
+            (None, Input::Reply(Ok(Reply::Refused(error)))) if error.is_not_found() => Next::Done(Outcome::Deleted),
+            (None, Input::Reply(Ok(Reply::Refused(error)))) if may_end(&error) && self.early < MAX_EARLY => {
                 self.early += 1;
                 self.obstacle = Some(error.text());
-                Next::Call(self.context.scope.delete(self.kind, &self.name).after(EARLY_PAUSE))
+                Next::Call(self.delete().after(EARLY_PAUSE))
             }
-            Input::Reply(Ok(reply)) => match reply.answer() {
-                Ok(_) => Next::Done(Outcome::Deleted),
+            (None, Input::Reply(reply)) => match reply.and_then(Reply::answer) {
+                Ok(answer) => Next::Failed(failed(format!("unexpected answer {answer:?}"))),
                 Err(error) => Next::Failed(error),
             },
-            Input::Reply(Err(error)) => Next::Failed(error),
-            input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
+            (_, input) => Next::Failed(failed(format!("unexpected {input:?}"))),
+        }
+    }
+
+    fn delete(&self) -> Call {
+        self.context.scope.delete(self.kind, &self.name)
+    }
+
+    fn go_on(&mut self, wait: Option<Await>, awaited: Awaited) -> Next<Call> {
+        match awaited {
+            Awaited::Poll(call) => {
+                self.wait = wait;
+                Next::Call(call)
+            }
+            Awaited::Ended(Ok(_) | Err(CloudError::NotFound(_))) => Next::Done(Outcome::Deleted),
+            Awaited::Ended(Err(error)) => Next::Failed(error),
         }
     }
 }

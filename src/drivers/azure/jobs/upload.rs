@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::azure::api::api_types::Image;
-use crate::azure::api::calls::{self, Answer, Call, Kind, Page, Reply, SasUrl};
+use crate::azure::api::api_types::{Disk, Image, Resource};
+use crate::azure::api::calls::{self, Call, Kind, Page, Reply, SasUrl};
 use crate::azure::api::errors::failed;
 use crate::azure::context::ProviderContext;
 use crate::azure::jobs::images::DeleteImage;
+use crate::azure::jobs::listing::Pages;
 use crate::azure::jobs::operation::{Await, Awaited};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
@@ -21,7 +22,7 @@ use tracing::warn;
 
 /// Bytes of a page range, which Azure limits, and ranges that one call sends.
 const PAGE_SIZE: u64 = 4 * 1024 * 1024;
-const PAGES_PER_CALL: usize = 40;
+const PAGES_PER_CALL: usize = 10;
 /// The length of an upload is a multiple of this.
 const SECTOR: u64 = 512;
 /// So many calls in a row may send nothing.
@@ -31,7 +32,11 @@ const REPEAT_PAUSE: Seconds = Seconds(2.0);
 pub struct UploadImage {
     context: Arc<ProviderContext>,
     order: Arc<UploadOrder>,
+    /// The name of the disk and the image.
+    name: String,
     id: Option<ExternalId>,
+    /// What is left of earlier attempts: names of images that are incomplete, and of disks.
+    old: Vec<String>,
     sas: Option<SasUrl>,
     pending: BTreeMap<u64, Page>,
     failures: u32,
@@ -40,13 +45,16 @@ pub struct UploadImage {
 
 enum Step {
     Begin,
-    /// An earlier attempt may have made an image.
-    ReadingOld,
+    /// An earlier attempt may have made an image or a disk, with another name, and others may use the name.
+    ListingImages(Pages),
+    ListingDisks(Pages),
     /// Remains of an earlier attempt are deleted first.
     DeletingOld(Box<DeleteImage>),
     Calling(Stage),
     Awaiting(Stage, Await),
     Sending,
+    /// The image exists; its disk is not needed any more.
+    DeletingDisk(Box<DeleteImage>),
     /// The upload has failed, and leaves nothing.
     Undoing(Box<DeleteImage>, CloudError),
     Finished,
@@ -59,12 +67,22 @@ enum Stage {
     BeginningAccess,
     EndingAccess,
     CreatingImage,
-    DeletingDisk,
 }
 
 impl UploadImage {
     pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
-        Self { context, order, id: None, sas: None, pending: BTreeMap::new(), failures: 0, step: Step::Begin }
+        let name = context.image_name(&order.name);
+        Self {
+            context,
+            order,
+            name,
+            id: None,
+            old: Vec::new(),
+            sas: None,
+            pending: BTreeMap::new(),
+            failures: 0,
+            step: Step::Begin,
+        }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -73,16 +91,16 @@ impl UploadImage {
 
     pub fn label(&self) -> &'static str {
         match &self.step {
-            Step::Begin | Step::ReadingOld => "searching for the image",
+            Step::Begin | Step::ListingImages(_) | Step::ListingDisks(_) => "searching for the image",
             Step::DeletingOld(_) => "deleting what an earlier attempt left",
             Step::Calling(stage) | Step::Awaiting(stage, _) => match stage {
                 Stage::CreatingDisk => "creating disk",
                 Stage::BeginningAccess => "beginning access",
                 Stage::EndingAccess => "ending access",
                 Stage::CreatingImage => "creating image",
-                Stage::DeletingDisk => "deleting disk",
             },
             Step::Sending => "sending to the disk",
+            Step::DeletingDisk(_) => "deleting disk",
             Step::Undoing(..) => "deleting what the upload has made",
             Step::Finished => "ended",
         }
@@ -91,8 +109,8 @@ impl UploadImage {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
-            (Step::ReadingOld, Input::Reply(Ok(reply))) => self.on_old(reply),
-            (Step::ReadingOld, Input::Reply(Err(error))) => Next::Failed(error),
+            (Step::ListingImages(pages), Input::Reply(reply)) => self.on_images(pages, reply),
+            (Step::ListingDisks(pages), Input::Reply(reply)) => self.on_disks(pages, reply),
             (Step::DeletingOld(deletion), input) => self.delete_old(deletion, input),
             (Step::Calling(stage), Input::Reply(reply)) => self.on_called(stage, reply),
             (Step::Awaiting(stage, mut wait), Input::Reply(reply)) => {
@@ -100,6 +118,7 @@ impl UploadImage {
                 self.go_on(stage, Some(wait), awaited)
             }
             (Step::Sending, Input::Reply(reply)) => self.on_sent(reply),
+            (Step::DeletingDisk(deletion), input) => self.delete_disk(deletion, input),
             (Step::Undoing(deletion, error), input) => self.undo(deletion, error, input),
             (_, input) => Next::Failed(failed(format!("unexpected {input:?} while an image is uploaded"))),
         }
@@ -110,46 +129,87 @@ impl UploadImage {
             let size = self.order.size;
             return Next::Failed(failed(format!("the image has {size} bytes, which is no multiple of {SECTOR}")));
         }
-        match self.order.may_exist {
-            true => {
-                let call = self.context.scope.get(Kind::Image, &self.order.name);
-                self.step = Step::ReadingOld;
-                Next::Call(call)
-            }
-            false => self.run(Stage::CreatingDisk, Seconds::ZERO),
-        }
+        let (pages, call) = Pages::begin(&self.context.scope, Kind::Image);
+        self.step = Step::ListingImages(pages);
+        Next::Call(call)
     }
 
-    /// A complete image is used. Everything else of an earlier attempt is deleted.
-    fn on_old(&mut self, reply: Reply) -> Next<Call> {
-        let image: Option<Image> = match reply {
-            Reply::Refused(error) if error.is_not_found() => None,
-            reply => match reply.answer().and_then(Answer::read) {
-                Ok(image) => Some(image),
-                Err(error) => return Next::Failed(error),
-            },
+    fn is_own<P: Default>(&self, resource: &Resource<P>) -> bool {
+        // Build and upload ids repeat for other images, whose names begin otherwise.
+        let is_marked = self.order.marks.iter().all(|(key, value)| resource.tags.get(key) == Some(value));
+        is_marked && resource.name.starts_with(&format!("{}-", self.order.image))
+    }
+
+    /// A complete image of an earlier attempt is used. Nothing of others is changed.
+    fn on_images(&mut self, mut pages: Pages, reply: Result<Reply, CloudError>) -> Next<Call> {
+        match reply.and_then(|reply| pages.add(reply)) {
+            Ok(Some(call)) => {
+                self.step = Step::ListingImages(pages);
+                return Next::Call(call);
+            }
+            Ok(None) => {}
+            Err(error) => return Next::Failed(error),
+        }
+        let images: Vec<Image> = pages.read(&self.context);
+        for image in images {
+            match (self.is_own(&image), image.properties.provisioning_state.as_str()) {
+                (true, "Succeeded") => self.id = Some(ExternalId::text(&image.name)),
+                (true, _) => self.old.push(image.name),
+                (false, _) if image.name == self.name => return self.taken("an image"),
+                (false, _) => {}
+            }
+        }
+        let (pages, call) = Pages::begin(&self.context.scope, Kind::Disk);
+        self.step = Step::ListingDisks(pages);
+        Next::Call(call)
+    }
+
+    fn on_disks(&mut self, mut pages: Pages, reply: Result<Reply, CloudError>) -> Next<Call> {
+        match reply.and_then(|reply| pages.add(reply)) {
+            Ok(Some(call)) => {
+                self.step = Step::ListingDisks(pages);
+                return Next::Call(call);
+            }
+            Ok(None) => {}
+            Err(error) => return Next::Failed(error),
+        }
+        let disks: Vec<Disk> = pages.read(&self.context);
+        for disk in disks {
+            match self.is_own(&disk) {
+                true if !self.old.contains(&disk.name) => self.old.push(disk.name),
+                false if disk.name == self.name => return self.taken("a disk"),
+                _ => {}
+            }
+        }
+        self.delete_next_old()
+    }
+
+    fn taken(&self, what: &str) -> Next<Call> {
+        Next::Failed(failed(format!("another owner has {what} of the name {}", self.name)))
+    }
+
+    fn deletion(&self, name: &str) -> Box<DeleteImage> {
+        Box::new(DeleteImage::with_marks(self.context.clone(), name, self.order.marks.clone()))
+    }
+
+    fn delete_next_old(&mut self) -> Next<Call> {
+        let Some(name) = self.old.pop() else {
+            return if self.id.is_some() { self.uploaded() } else { self.run(Stage::CreatingDisk, Seconds::ZERO) };
         };
-        if let Some(image) = image {
-            let is_own = self.order.marks.iter().all(|(key, value)| image.tags.get(key) == Some(value));
-            if !is_own {
-                return Next::Failed(failed(format!("another owner has an image of the name {}", self.order.name)));
-            }
-            if image.properties.provisioning_state == "Succeeded" {
-                self.set_id();
-                return self.run(Stage::DeletingDisk, Seconds::ZERO);
-            }
-        }
-        let deletion = Box::new(self.deletion());
-        self.delete_old(deletion, Input::Start)
-    }
-
-    fn deletion(&self) -> DeleteImage {
-        DeleteImage::new(self.context.clone(), &ExternalId::text(&self.order.name))
+        let mut deletion = self.deletion(&name);
+        let is_image_in_use = self.id.as_ref().is_some_and(|id| *id == ExternalId::text(&name));
+        let next = if is_image_in_use { deletion.begin_with_disk() } else { deletion.step(Input::Start) };
+        self.continue_old(deletion, next)
     }
 
     fn delete_old(&mut self, mut deletion: Box<DeleteImage>, input: Input<'_, Reply>) -> Next<Call> {
-        match deletion.step(input) {
-            Next::Done(_) | Next::Failed(CloudError::NotFound(_)) => self.run(Stage::CreatingDisk, Seconds::ZERO),
+        let next = deletion.step(input);
+        self.continue_old(deletion, next)
+    }
+
+    fn continue_old(&mut self, deletion: Box<DeleteImage>, next: Next<Call>) -> Next<Call> {
+        match next {
+            Next::Done(_) | Next::Failed(CloudError::NotFound(_)) => self.delete_next_old(),
             next => {
                 self.step = Step::DeletingOld(deletion);
                 next
@@ -168,13 +228,12 @@ impl UploadImage {
 
     /// Starts an operation.
     fn run(&mut self, stage: Stage, delay: Seconds) -> Next<Call> {
-        let (scope, name) = (&self.context.scope, &self.order.name);
+        let (scope, name) = (&self.context.scope, &self.name);
         let call = match stage {
             Stage::CreatingDisk => scope.put(Kind::Disk, name, self.disk()),
             Stage::BeginningAccess => scope.begin_access(name),
             Stage::EndingAccess => scope.end_access(name),
             Stage::CreatingImage => scope.put(Kind::Image, name, self.image()),
-            Stage::DeletingDisk => scope.delete(Kind::Disk, name),
         };
         self.step = Step::Calling(stage);
         Next::Call(call.after(delay))
@@ -189,7 +248,7 @@ impl UploadImage {
     }
 
     fn image(&self) -> Value {
-        let disk = self.context.scope.id(Kind::Disk, &self.order.name);
+        let disk = self.context.scope.id(Kind::Disk, &self.name);
         json!({
             "location": self.context.settings.location,
             "tags": self.tags(),
@@ -241,16 +300,9 @@ impl UploadImage {
     }
 
     fn ended(&mut self, stage: Stage, result: Result<Value, CloudError>) -> Next<Call> {
-        let output = match (stage, result) {
-            (_, Ok(output)) => output,
-            // The image exists; the disk is a leak.
-            (Stage::DeletingDisk, Err(error)) => {
-                if !matches!(error, CloudError::NotFound(_)) {
-                    warn!(provider = %self.context.provider, image = self.order.name, %error, "cannot delete a disk");
-                }
-                return self.uploaded();
-            }
-            (_, Err(error)) => return self.fail(error),
+        let output = match result {
+            Ok(output) => output,
+            Err(error) => return self.fail(error),
         };
         self.failures = 0;
         match stage {
@@ -264,8 +316,27 @@ impl UploadImage {
                 None => self.fail(failed("the answer to beginGetAccess has no URL")),
             },
             Stage::EndingAccess => self.run(Stage::CreatingImage, Seconds::ZERO),
-            Stage::CreatingImage => self.run(Stage::DeletingDisk, Seconds::ZERO),
-            Stage::DeletingDisk => self.uploaded(),
+            Stage::CreatingImage => {
+                let mut deletion = self.deletion(&self.name);
+                let next = deletion.begin_with_disk();
+                self.step = Step::DeletingDisk(deletion);
+                next
+            }
+        }
+    }
+
+    /// The image exists. A disk that stays is deleted with it.
+    fn delete_disk(&mut self, mut deletion: Box<DeleteImage>, input: Input<'_, Reply>) -> Next<Call> {
+        match deletion.step(input) {
+            Next::Done(_) | Next::Failed(CloudError::NotFound(_)) => self.uploaded(),
+            Next::Failed(error) => {
+                warn!(provider = %self.context.provider, disk = self.name, %error, "cannot delete the disk of an upload");
+                self.uploaded()
+            }
+            next => {
+                self.step = Step::DeletingDisk(deletion);
+                next
+            }
         }
     }
 
@@ -296,7 +367,7 @@ impl UploadImage {
     }
 
     fn fail(&mut self, error: CloudError) -> Next<Call> {
-        let deletion = Box::new(self.deletion());
+        let deletion = self.deletion(&self.name);
         self.undo(deletion, error, Input::Start)
     }
 
@@ -311,11 +382,14 @@ impl UploadImage {
     }
 
     fn set_id(&mut self) {
-        self.id = Some(ExternalId::text(&self.order.name));
+        self.id = Some(ExternalId::text(&self.name));
     }
 
     fn uploaded(&mut self) -> Next<Call> {
-        Next::Done(Outcome::Uploaded(ExternalId::text(&self.order.name)))
+        match self.id.clone() {
+            Some(id) => Next::Done(Outcome::Uploaded(id)),
+            None => Next::Failed(failed("an upload without an image")),
+        }
     }
 }
 
