@@ -102,6 +102,18 @@ impl Harness {
         (self.cloud.count("instances").await, self.cloud.count("floating_ips").await, volumes)
     }
 
+    /// The state of the harness' cloud after an instance of another installation with the same names is created, and
+    /// two launches, one of which finds the recorded name, have not used it.
+    async fn meet_foreign(&mut self, node: &str) {
+        self.create(&format!("np{node}"), "np_dallas_main").await;
+        let prior_instance = Some(ExternalId::text(format!("np{node}")));
+        let prior = LaunchOrder { prior_instance, ..launch_order("dallas", node, 1) };
+        for order in [launch_order("dallas", node, 1), prior] {
+            let error = self.launch_as(order).await.unwrap_err();
+            assert!(error.to_string().contains("another owner"), "{error}");
+        }
+    }
+
     /// Creates an instance as others do, in this resource group.
     async fn create(&self, name: &str, group: &str) {
         let http = reqwest::Client::new();
@@ -257,6 +269,52 @@ fn an_instance_of_the_same_name_belongs_to_its_owner() {
                 other => panic!("{other:?}"),
             }
         }
+    });
+}
+
+#[test]
+fn a_recorded_name_is_no_proof_of_ownership() {
+    on_real_time(async {
+        let mut harness = Harness::start(&[], "", "", "").await;
+        // The first launch creates the group.
+        harness.launch("0000000001").await.unwrap();
+        harness.meet_foreign("0000000002").await;
+        // It does not look like a leak.
+        match harness.provider.run(Job::List).await.unwrap() {
+            Outcome::Listed(inventory) => {
+                let foreign = inventory.find(&ExternalId::text("np0000000002")).unwrap();
+                assert!(foreign.metadata.is_empty(), "{foreign:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn an_instance_that_vanishes_while_it_boots_ends_its_launch() {
+    on_real_time(async {
+        let mut harness = Harness::start(&[], "", "", "").await;
+        harness.cloud.knobs(json!({"boot_s": 600})).await;
+        harness.provider.submit(1, Job::Launch(Arc::new(launch_order("dallas", "0000000001", 1))));
+        testkit::wait::until("listings of the instance", std::time::Duration::from_secs(60), async || {
+            let created = harness.creations().await.len() == 1;
+            created && harness.cloud.calls("list_instances").await.len() > 4
+        })
+        .await;
+        harness.cloud.control("remove?name=np0000000001").await;
+        let error = launched(harness.provider.wait_for_end().await.1).unwrap_err();
+        assert_eq!(error.kind(), "not-found", "{error}");
+    });
+}
+
+#[test]
+fn an_address_that_cannot_be_deleted_does_not_keep_its_instance() {
+    on_real_time(async {
+        let mut harness = Harness::start(&[], "", "public-ipv4: true", "").await;
+        harness.launch("0000000001").await.unwrap();
+        harness.cloud.knobs(json!({"faults": ["403 action=delete_floating_ip times=1"]})).await;
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
+        assert_eq!(harness.left().await, (0, 0, 0));
     });
 }
 

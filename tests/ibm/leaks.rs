@@ -22,7 +22,7 @@ use crate::uploads::section;
 
 /// More than the interval of listings of volumes, images and objects.
 const INTERVAL: Duration = Duration::from_secs(700);
-const KINDS: [&str; 4] = ["instances", "floating_ips", "volumes", "images"];
+const KINDS: [&str; 4] = ["instances", "floatingips", "volumes", "images"];
 
 /// Calls the API without a driver.
 struct Api<'a> {

@@ -157,6 +157,22 @@ fn lost_responses_make_no_second_image() {
 }
 
 #[test]
+fn failed_looks_at_an_import_do_not_fail_it() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let (_moto, mut harness) = start(&[]).await;
+        let faults = ["500", "404", "403", "closed", "truncated"];
+        let faults = faults.map(|kind| format!("{kind} action=get_image times=1"));
+        harness.cloud.knobs(json!({"faults": faults})).await;
+        uploaded(&mut harness, order(folder.path(), BUILDS[0], false)).await;
+        assert_eq!(harness.cloud.calls("create_image").await.len(), 1);
+    });
+}
+
+#[test]
 fn a_failed_import_names_its_reason_and_leaves_nothing() {
     if real::skipped() {
         return;

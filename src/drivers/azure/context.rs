@@ -39,8 +39,6 @@ pub struct ProviderContext {
     known: Mutex<BTreeMap<String, Known>>,
     /// Machines that have the name of one of ours and another owner.
     foreign: Mutex<BTreeSet<String>>,
-    /// Elements of lists that could not be read and were reported.
-    unreadable: Mutex<BTreeSet<String>>,
     /// Disks of unknown machines that were reported.
     unknown_disks: Mutex<BTreeSet<String>>,
     waiting: Mutex<Waiting>,
@@ -145,7 +143,6 @@ impl ProviderContext {
             full: FullPlaces::new(FULL_FOR).into(),
             known: Mutex::default(),
             foreign: Mutex::default(),
-            unreadable: Mutex::default(),
             unknown_disks: Mutex::default(),
             waiting: Mutex::default(),
             parts: Mutex::default(),
@@ -213,13 +210,6 @@ impl ProviderContext {
 
     pub fn is_foreign(&self, name: &str) -> bool {
         lock(&self.foreign).contains(name)
-    }
-
-    /// Reports an element of a list that cannot be read, once.
-    pub fn report_unreadable(&self, list: &str, name: &str, error: &serde_json::Error) {
-        if lock(&self.unreadable).insert(format!("{list} {name}")) {
-            warn!(provider = %self.provider, list, name, %error, "an element of a list cannot be read");
-        }
     }
 
     /// Reports the disk of a machine that this process has not seen, once. It is not deleted.

@@ -12,3 +12,5 @@ pub mod object_store;
 pub mod process_group;
 pub mod python_format;
 pub mod server_section;
+#[cfg(any(feature = "azure", feature = "ibm"))]
+pub mod tolerant_json;

@@ -167,9 +167,24 @@ pub fn parts(file: &std::path::Path, size: u64) -> BTreeMap<u32, FilePart> {
     (0..count).map(part).collect()
 }
 
+/// Services with the API of S3 report an error of a long call with status 200, because they have begun the response
+/// before.
+pub fn is_late_error(body: &[u8]) -> bool {
+    // White space keeps the connection alive before.
+    let body = body.trim_ascii_start();
+    let text = String::from_utf8_lossy(&body[..body.len().min(200)]);
+    text.contains("<Error>") && !text.contains("<Response>")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_errors_may_have_a_declaration() {
+        assert!(is_late_error(b"  <?xml version=\"1.0\"?>\n<Error><Code>InternalError</Code></Error>"));
+        assert!(!is_late_error(b"<?xml version=\"1.0\"?><CompleteMultipartUploadResult/>"));
+    }
 
     #[test]
     fn parts_cover_the_file_once() {

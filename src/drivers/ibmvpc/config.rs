@@ -162,8 +162,8 @@ impl Settings {
 
 pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
     let node = &provider.section;
-    let mut required = |key: &str| diagnostics.required(node, key, "an ibmvpc provider").unwrap_or_default();
-    let (vpc, region) = (required("vpc"), required("region"));
+    let mut required_key = |key: &str| required(node, key, "an ibmvpc provider", diagnostics).unwrap_or_default();
+    let (vpc, region) = (required_key("vpc"), required_key("region"));
     // Nodepool 11 documents seconds between operations, and reads operations per second.
     let rate = diagnostics.or_default(node.number("rate")).unwrap_or(1.0);
     let changes = if rate > 0.0 { Seconds(1.0 / rate) } else { Seconds::ZERO };
@@ -171,8 +171,8 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     let (attempts, launch_timeout) = (positive("launch-retries", 3), positive("launch-timeout", 3600));
     let boot_timeout = positive("boot-timeout", 120);
     let storage = node.given("object-storage").and_then(|storage| {
-        let endpoint = diagnostics.required(storage, "endpoint", "object-storage")?;
-        let bucket = diagnostics.required(storage, "bucket-name", "object-storage")?;
+        let endpoint = required(storage, "endpoint", "object-storage", diagnostics)?;
+        let bucket = required(storage, "bucket-name", "object-storage", diagnostics)?;
         Some(Storage { endpoint, bucket })
     });
     let disk_images = disk_images(provider, storage.is_some(), diagnostics);
@@ -195,6 +195,16 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
         post_upload_hook: diagnostics.or_default(node.text("post-upload-hook")),
         disk_images: disk_images.into_iter().map(|(name, (spec, _))| (name, spec)).collect(),
     }
+}
+
+/// The text of a required key. An empty text names nothing.
+fn required(node: &YamlNode, key: &str, what: &str, diagnostics: &mut Diagnostics) -> Option<String> {
+    let text = diagnostics.required(node, key, what)?;
+    if text.trim().is_empty() {
+        diagnostics.missing_key(node.at, key, format!("{what} needs `{key}`, which is empty"));
+        return None;
+    }
+    Some(text)
 }
 
 /// IBM reports no quotas, so the section has them.
@@ -256,7 +266,13 @@ fn disk_images(provider: &ProviderConfig, has_bucket: bool, diagnostics: &mut Di
     for node in diagnostics.mappings(&provider.section, "diskimages", "a provider's diskimage") {
         let what = "a provider's diskimage";
         let Some(name) = diagnostics.required(node, "name", what).map(ImageName::from) else { continue };
-        let Some(operating_system) = diagnostics.required(node, "operating-system", what) else { continue };
+        let Some(operating_system) = required(node, "operating-system", what, diagnostics) else { continue };
+        let group = names::image_group(&provider.name);
+        if group.len() > names::MAX_GROUP_NAME {
+            let problem =
+                format!("the name of the resource group {group} has more than {} signs", names::MAX_GROUP_NAME);
+            diagnostics.warning(node.at, problem, "use a shorter name of the provider; its uploads fail");
+        }
         if !has_bucket {
             let help = "add `object-storage`; its uploads fail";
             diagnostics.warning(node.at, format!("diskimage {name} has no bucket to be imported from"), help);
@@ -292,7 +308,7 @@ fn labels(
     let mut labels = BTreeMap::new();
     for node in diagnostics.mappings(&pool.section, "labels", "a label") {
         let Some(name) = diagnostics.required(node, "name", "a label").map(LabelName::from) else { continue };
-        let Some(profile) = diagnostics.required(node, "profile", "a label") else { continue };
+        let Some(profile) = required(node, "profile", "a label", diagnostics) else { continue };
         let (image, problem) = match image_of(node, &name, images, disk_images, provider, diagnostics) {
             Ok(image) => (image, None),
             Err(problem) => {
@@ -354,18 +370,19 @@ fn image_of(
     provider: &ProviderConfig,
     diagnostics: &mut Diagnostics,
 ) -> Result<(LabelImage, ImageSource, Login, Vec<String>), String> {
-    if let Some(name) = diagnostics.or_default(node.text("cloud-image")) {
-        return match images.get(&name) {
-            Some((ImageSource::Missing, ..)) => Err(format!("cloud image {name} names no image")),
-            Some((source, login, keys)) => Ok((LabelImage::Cloud(name), source.clone(), login.clone(), keys.clone())),
-            None => Err(server_section::unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
-        };
-    }
+    // Nodepool 11 boots the diskimage of a label that has both.
     if let Some(name) = diagnostics.or_default(node.text("diskimage")) {
         let image = ImageName::from(name.clone());
         return match disk_images.get(&image) {
             Some((_, login)) => Ok((LabelImage::Disk(image), ImageSource::Uploaded, login.clone(), Vec::new())),
             None => Err(server_section::unknown_image(node, "diskimage", &name, label, provider, diagnostics)),
+        };
+    }
+    if let Some(name) = diagnostics.or_default(node.text("cloud-image")) {
+        return match images.get(&name) {
+            Some((ImageSource::Missing, ..)) => Err(format!("cloud image {name} names no image")),
+            Some((source, login, keys)) => Ok((LabelImage::Cloud(name), source.clone(), login.clone(), keys.clone())),
+            None => Err(server_section::unknown_image(node, "cloud-image", &name, label, provider, diagnostics)),
         };
     }
     let problem = format!("label {label} names neither cloud-image nor diskimage");

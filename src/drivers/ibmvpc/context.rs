@@ -1,6 +1,6 @@
 //! State that the machines of one provider share: the catalog, full zones, and what the last listing has shown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub struct Catalog {
 struct Seen {
     instances: HashMap<String, SeenInstance>,
     floating_ips: HashMap<String, FloatingIp>,
+    /// Ids of instances with the name of one of our nodes and another owner.
+    foreign: HashSet<String>,
     /// Ids of instances that were created since a listing has shown them, or that none has shown yet.
     created: HashMap<String, String>,
 }
@@ -145,6 +147,14 @@ impl ProviderContext {
     /// The id of an instance that was created and is in no listing yet.
     pub fn created(&self, name: &str) -> Option<String> {
         lock(&self.seen).created.get(name).cloned()
+    }
+
+    pub fn record_foreign(&self, id: &str) {
+        lock(&self.seen).foreign.insert(id.to_owned());
+    }
+
+    pub fn is_foreign(&self, id: &str) -> bool {
+        lock(&self.seen).foreign.contains(id)
     }
 
     pub fn forget_created(&self, name: &str) {

@@ -1,6 +1,6 @@
 //! Instances of IBM Cloud as Nodepool sees them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::api::api_types::{FloatingIp, VpcInstance};
 use super::api::errors;
@@ -44,7 +44,10 @@ fn to_instance(
         cloud: Some(CLOUD.to_owned()),
         zone: Some(instance.zone.name.clone()),
         region: Some(context.settings.region.clone()),
-        metadata: names::metadata(&group, &instance.name),
+        metadata: match context.is_foreign(&instance.id) {
+            true => BTreeMap::new(),
+            false => names::metadata(&group, &instance.name),
+        },
         resources: resources(catalog, instance),
         state: state_of(instance),
         ..Instance::new(ExternalId::text(&instance.name))

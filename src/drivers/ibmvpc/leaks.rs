@@ -4,7 +4,8 @@ use super::config::Settings;
 use nodepool_driver::cloud_resource::{ResourceKind, ResourceOwner};
 use nodepool_model::records::time::Seconds;
 
-pub const FLOATING_IPS: &str = "floating_ips";
+/// As in the metrics of Nodepool 11.
+pub const FLOATING_IPS: &str = "floatingips";
 pub const VOLUMES: &str = "volumes";
 pub const IMAGES: &str = "images";
 pub const OBJECTS: &str = "objects";

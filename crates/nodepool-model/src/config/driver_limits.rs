@@ -137,7 +137,14 @@ static DRIVERS: [DriverFacts; 13] = [
     DriverFacts { name: "example", ..DEFAULTS },
     DriverFacts { name: "fake", ..OPENSTACK },
     DriverFacts { name: "gce", ..DEFAULTS },
-    DriverFacts { name: "ibmvpc", manages_images: true, image_format: Some("qcow2"), ..DEFAULTS },
+    DriverFacts {
+        name: "ibmvpc",
+        manages_images: true,
+        labels_hold_images: true,
+        lists_images: true,
+        image_format: Some("qcow2"),
+        ..DEFAULTS
+    },
     KUBERNETES,
     DriverFacts { name: "metastatic", ..DEFAULTS },
     DriverFacts { name: "openshift", max_servers_keys: &["max-projects", "max-servers"], ..KUBERNETES },

@@ -15,7 +15,7 @@ use reqwest::{Client, StatusCode, redirect};
 use super::calls::{Body, Call, HttpRequest, Reply, Service};
 use super::credentials::{self, Access, Account};
 use super::errors::{ApiError, failed, retry_after, transport_error};
-use crate::common::object_store::FilePart;
+use crate::common::object_store::{self, FilePart};
 
 /// Connection to the services of one account and region.
 pub struct Connection {
@@ -108,7 +108,7 @@ impl Connection {
         let response = sending.await.map_err(|error| transport_error(&error))?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await.map_err(|error| transport_error(&error))?;
-        if status.is_success() && !is_late_error(&body) {
+        if status.is_success() && !object_store::is_late_error(&body) {
             return Ok(Sent::Success(headers, body));
         }
         let status = if status.is_success() { StatusCode::INTERNAL_SERVER_ERROR } else { status };
@@ -137,14 +137,6 @@ impl Connection {
         // The signature encodes blanks in this way.
         format!("{base}{path}?{}", query.finish().replace('+', "%20"))
     }
-}
-
-/// S3 reports an error of a long call with status 200, because it has begun the response before.
-fn is_late_error(body: &[u8]) -> bool {
-    // White space keeps the connection alive before.
-    let body = body.trim_ascii_start();
-    let text = String::from_utf8_lossy(&body[..body.len().min(200)]);
-    text.contains("<Error>") && !text.contains("<Response>")
 }
 
 pub async fn read_part(part: &FilePart) -> Result<Bytes, CloudError> {

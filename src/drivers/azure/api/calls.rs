@@ -11,8 +11,8 @@ use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::api_types;
 use super::errors::{ApiError, failed};
+use crate::common::tolerant_json;
 
 /// Interfaces and addresses can have tags in the request of a machine from this version on.
 const MACHINES: &str = "2025-04-01";
@@ -144,7 +144,7 @@ impl fmt::Debug for Answer {
 
 impl Answer {
     pub fn read<T: DeserializeOwned>(self) -> Result<T, CloudError> {
-        api_types::read(self.body).map_err(|error| failed(format!("cannot read an answer: {error}")))
+        tolerant_json::read(self.body).map_err(|error| failed(format!("cannot read an answer: {error}")))
     }
 }
 

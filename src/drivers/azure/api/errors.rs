@@ -5,9 +5,9 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::api_types;
 pub use crate::common::error_text::failed;
 use crate::common::error_text::{truncated, with_causes};
+use crate::common::tolerant_json;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_model::records::time::Seconds;
 
@@ -56,7 +56,7 @@ impl ApiError {
     pub fn read(status: StatusCode, body: &[u8]) -> Self {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         let detail = value.get("error").filter(|error| error.is_object()).unwrap_or(&value);
-        let detail: Detail = api_types::read(detail.clone()).unwrap_or_default();
+        let detail: Detail = tolerant_json::read(detail.clone()).unwrap_or_default();
         match detail.code.is_empty() && detail.message.is_empty() {
             true => Self { status, code: String::new(), message: truncated(&String::from_utf8_lossy(body)) },
             false => Self::of(status, detail),

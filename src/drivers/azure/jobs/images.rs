@@ -39,7 +39,7 @@ impl ListImages {
         match result {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => {
-                let images = self.pages.read(&self.context);
+                let images = self.pages.read();
                 Next::Done(Outcome::Images(images.into_iter().map(stored).collect()))
             }
             Err(error) => Next::Failed(error),

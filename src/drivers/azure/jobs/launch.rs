@@ -202,7 +202,7 @@ impl LaunchInstance {
     fn on_images(&mut self, mut pages: Pages, reply: Reply) -> Next<Call> {
         let images: Vec<Image> = match pages.add(reply) {
             Ok(Some(call)) => return self.call(Step::ListingImages(pages), call),
-            Ok(None) => pages.read(&self.context),
+            Ok(None) => pages.read(),
             Err(error) => return Next::Failed(error),
         };
         let source = self.label.as_ref().map(|label| label.source.clone());

@@ -11,6 +11,7 @@ use crate::azure::api::calls::{self, Call, Kind, Reply, Scope};
 use crate::azure::api::errors::failed;
 use crate::azure::context::{Parts, ProviderContext, WaitKind};
 use crate::azure::instances::{self, Found};
+use crate::common::tolerant_json;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
@@ -47,17 +48,9 @@ impl Pages {
         }
     }
 
-    /// The elements of all pages. One that cannot be read still exists: it has its name and tags alone.
-    pub fn read<T: DeserializeOwned>(&mut self, context: &ProviderContext) -> Vec<T> {
-        let values = std::mem::take(&mut self.values).into_iter();
-        let read = |value: Value| match api_types::read(value.clone()) {
-            Ok(element) => Some(element),
-            Err(error) => {
-                context.report_unreadable(self.key, value["name"].as_str().unwrap_or_default(), &error);
-                api_types::read(api_types::essentials(&value)).ok()
-            }
-        };
-        values.filter_map(read).collect()
+    /// The elements of all pages.
+    pub fn read<T: DeserializeOwned>(&mut self) -> Vec<T> {
+        tolerant_json::read_elements(self.key, std::mem::take(&mut self.values), api_types::ESSENTIAL)
     }
 }
 
@@ -93,13 +86,13 @@ impl Look {
         }
         let next = match self.kind {
             Kind::Machine => {
-                self.found.machines = self.pages.read(&self.context);
+                self.found.machines = self.pages.read();
                 self.reads_parts = self.context.are_parts_waited_for();
                 let needs = self.reads_parts || self.found.machines.iter().any(|machine| self.needs_addresses(machine));
                 needs.then_some(Kind::Interface)
             }
             Kind::Interface => {
-                self.found.interfaces = self.pages.read(&self.context);
+                self.found.interfaces = self.pages.read();
                 let configurations =
                     self.found.interfaces.iter().flat_map(|interface| &interface.properties.ip_configurations);
                 let has_public =
@@ -107,11 +100,11 @@ impl Look {
                 (has_public || self.reads_parts).then_some(Kind::Address)
             }
             Kind::Address => {
-                self.found.addresses = self.pages.read(&self.context);
+                self.found.addresses = self.pages.read();
                 self.reads_parts.then_some(Kind::Disk)
             }
             Kind::Disk | Kind::Image => {
-                let disks = self.pages.read(&self.context);
+                let disks = self.pages.read();
                 let Found { interfaces, addresses, .. } = &self.found;
                 self.context.record_parts(Ok(Parts {
                     listing: self.number,

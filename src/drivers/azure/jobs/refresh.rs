@@ -81,10 +81,10 @@ impl RefreshProvider {
         match self.query {
             Query::Machines => {}
             Query::Sizes => {
-                let skus: Vec<Sku> = self.pages.read(&self.context);
+                let skus: Vec<Sku> = self.pages.read();
                 self.context.record_sizes(&skus);
             }
-            Query::Usages => self.usages = Some(self.pages.read(&self.context)),
+            Query::Usages => self.usages = Some(self.pages.read()),
         }
         Ok(self.next())
     }

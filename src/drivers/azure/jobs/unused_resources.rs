@@ -85,7 +85,7 @@ impl ListUnused {
         let mut add = |name: String, metadata| found.push(CloudResource { kind, id: ExternalId::text(name), metadata });
         match kind {
             INTERFACES => {
-                let interfaces: Vec<Interface> = self.pages.read(&self.context);
+                let interfaces: Vec<Interface> = self.pages.read();
                 let unused = interfaces.into_iter().filter(|interface| interface.properties.virtual_machine.is_none());
                 for interface in unused {
                     self.free_interfaces.insert(interface.id.to_lowercase());
@@ -93,13 +93,13 @@ impl ListUnused {
                 }
             }
             ADDRESSES => {
-                let addresses: Vec<Address> = self.pages.read(&self.context);
+                let addresses: Vec<Address> = self.pages.read();
                 let free = &self.free_interfaces;
                 let unused = addresses.into_iter().filter(|address| is_unused(address, free));
                 unused.for_each(|address| add(address.name, address.tags));
             }
             DISKS | UPLOAD_DISKS => {
-                let disks: Vec<Disk> = self.pages.read(&self.context);
+                let disks: Vec<Disk> = self.pages.read();
                 let is_free = |disk: &Disk| disk.managed_by.as_deref().is_none_or(str::is_empty);
                 for disk in disks.into_iter().filter(is_free) {
                     // The disks of machines have no tags of their own. One whose machine is unknown stays.
@@ -115,7 +115,7 @@ impl ListUnused {
                 }
             }
             IMAGES => {
-                let images: Vec<Image> = self.pages.read(&self.context);
+                let images: Vec<Image> = self.pages.read();
                 images.into_iter().for_each(|image| add(image.name, image.tags));
             }
             _ => {}

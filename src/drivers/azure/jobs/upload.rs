@@ -150,7 +150,7 @@ impl UploadImage {
             Ok(None) => {}
             Err(error) => return Next::Failed(error),
         }
-        let images: Vec<Image> = pages.read(&self.context);
+        let images: Vec<Image> = pages.read();
         for image in images {
             match (self.is_own(&image), image.properties.provisioning_state.as_str()) {
                 (true, "Succeeded") => self.id = Some(ExternalId::text(&image.name)),
@@ -173,7 +173,7 @@ impl UploadImage {
             Ok(None) => {}
             Err(error) => return Next::Failed(error),
         }
-        let disks: Vec<Disk> = pages.read(&self.context);
+        let disks: Vec<Disk> = pages.read();
         for disk in disks {
             match self.is_own(&disk) {
                 true if !self.old.contains(&disk.name) => self.old.push(disk.name),

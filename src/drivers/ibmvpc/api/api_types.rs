@@ -4,6 +4,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::common::tolerant_json;
+
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
@@ -17,7 +19,8 @@ impl<T: DeserializeOwned> Page<T> {
     pub fn read(body: &[u8], key: &str) -> Result<Self, String> {
         let mut page: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let items = page.get_mut(key).ok_or_else(|| format!("there is no {key}"))?.take();
-        let items = serde_json::from_value(items).map_err(|error| error.to_string())?;
+        let Value::Array(items) = items else { return Err(format!("{key} is no list")) };
+        let items = tolerant_json::read_elements(key, items, &["id", "name", "status", "resource_group"]);
         let next = match page["next"]["href"].as_str() {
             Some(href) => Some(start_of(href).ok_or_else(|| format!("the next page {href} has no start"))?),
             None => None,
@@ -27,7 +30,9 @@ impl<T: DeserializeOwned> Page<T> {
 }
 
 fn start_of(href: &str) -> Option<String> {
-    let url = reqwest::Url::parse(href).ok()?;
+    // Some links lack the host.
+    let base = reqwest::Url::parse("http://localhost").ok()?;
+    let url = base.join(href).ok()?;
     url.query_pairs().find(|(key, _)| key == "start").map(|(_, value)| value.into_owned())
 }
 

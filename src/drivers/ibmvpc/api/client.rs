@@ -11,6 +11,7 @@ use super::credentials::Account;
 use super::errors::{ApiError, failed, retry_after, transport_error};
 use super::properties::Properties;
 use super::transfer::read_part;
+use crate::common::object_store;
 
 /// The version of the VPC API whose behaviour the driver expects. Each call names it.
 const VERSION: &str = "2025-06-03";
@@ -38,9 +39,14 @@ impl Connection {
         // A redirected request would send the token to another host.
         let http = Client::builder().redirect(redirect::Policy::none()).build();
         let http = http.map_err(|error| format!("cannot set up TLS: {error}"))?;
-        let vpc = endpoint(&vpc_url(properties.vpc("URL"), region))?;
-        let resources = endpoint(properties.resource_manager_url().unwrap_or(RESOURCE_MANAGER_URL))?;
-        let storage = storage.map(endpoint).transpose()?.unwrap_or_default();
+        let named = |name: &'static str| move |error: String| format!("{name}: {error}");
+        let vpc = endpoint(&vpc_url(properties.vpc("URL"), region)).map_err(named("VPC_URL"))?;
+        let resources = endpoint(properties.resource_manager_url().unwrap_or(RESOURCE_MANAGER_URL));
+        let resources = resources.map_err(named("RESOURCE_MANAGER_URL"))?;
+        let storage = storage.map(endpoint).transpose().map_err(named("object-storage"))?.unwrap_or_default();
+        if let Some(url) = properties.vpc("AUTH_URL") {
+            endpoint(url).map_err(named("VPC_AUTH_URL"))?;
+        }
         Ok(Self { account: Account::new(properties, http.clone()), http, vpc, resources, storage })
     }
 
@@ -113,16 +119,18 @@ impl Connection {
         let response = sending.send().await.map_err(transport_error)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await.map_err(transport_error)?;
-        // Cloud Object Storage reports errors of long calls with status 200.
-        let is_late_error = request.service == Service::Storage && body.trim_ascii_start().starts_with(b"<Error>");
+        let is_late_error = request.service == Service::Storage && object_store::is_late_error(&body);
         if status.is_success() && !is_late_error {
             return Ok(Sent::Success(headers, body));
         }
         let status = if status.is_success() { StatusCode::INTERNAL_SERVER_ERROR } else { status };
-        if status == StatusCode::TOO_MANY_REQUESTS {
+        let error = ApiError::read(status, &body);
+        // Cloud Object Storage throttles with 503, or in a late error.
+        let is_throttled = request.service == Service::Storage && error.code == "SlowDown";
+        if status == StatusCode::TOO_MANY_REQUESTS || is_throttled {
             return Err(CloudError::Throttled { retry_after: retry_after(&headers) });
         }
-        Ok(Sent::Refused(ApiError::read(status, &body)))
+        Ok(Sent::Refused(error))
     }
 
     fn url(&self, request: &HttpRequest) -> String {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::errors::{ApiError, transport_error};
+use super::errors::{ApiError, retry_after, transport_error};
 use super::properties::Properties;
 
 const IAM_URL: &str = "https://iam.cloud.ibm.com";
@@ -149,13 +149,15 @@ impl TokenRequest {
             request = request.basic_auth(id, Some(secret));
         }
         let response = request.send().await.map_err(|error| unanswered(transport_error(error)))?;
-        let status = response.status();
+        let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await.map_err(|error| unanswered(transport_error(error)))?;
         if !status.is_success() {
             let text = format!("IBM Cloud issues no token: {}", ApiError::read(status, &body).text());
-            let may_pass = status.is_server_error() || status == reqwest::StatusCode::TOO_MANY_REQUESTS;
-            let outage = CloudError::Outage { detail: text.clone(), may_have_worked: false };
-            return Err(if may_pass { outage } else { CloudError::Denied(text) });
+            return Err(match status {
+                reqwest::StatusCode::TOO_MANY_REQUESTS => CloudError::Throttled { retry_after: retry_after(&headers) },
+                status if status.is_server_error() => CloudError::Outage { detail: text, may_have_worked: false },
+                _ => CloudError::Denied(text),
+            });
         }
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         let Some(text) = answer["access_token"].as_str() else {

@@ -56,6 +56,11 @@ impl ApiError {
         self.status == StatusCode::CONFLICT && !self.is_taken_name()
     }
 
+    /// Whether the account may not make the call.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+    }
+
     /// Whether the service failed, so that the call may have been executed.
     pub fn is_outage(&self) -> bool {
         self.status.is_server_error() && !self.is_capacity() && !self.is_quota()
@@ -76,8 +81,7 @@ impl ApiError {
             _ if self.is_quota() => CloudError::Quota(text),
             _ if self.is_capacity() => CloudError::Capacity(text),
             StatusCode::NOT_FOUND => CloudError::NotFound(text),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => CloudError::Denied(text),
-            _ if DENIED.contains(&self.code.as_str()) => CloudError::Denied(text),
+            _ if self.is_denied() || DENIED.contains(&self.code.as_str()) => CloudError::Denied(text),
             _ => failed(text),
         }
     }

@@ -10,11 +10,14 @@ use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
+use tracing::warn;
 
 /// So many listings must lack a node's resources. A new one may be missing in the first.
 const LISTINGS_WITHOUT: u32 = 3;
 /// A resource that so many listings show unchanged is deleted again.
 const LISTINGS_PER_DELETION: u32 = 30;
+/// Calls for a floating IP without a response, until the instance is deleted before it.
+const MAX_LOST: u32 = 10;
 /// A call without a response is repeated after this time.
 const REPEAT_PAUSE: Seconds = Seconds(1.0);
 
@@ -24,6 +27,10 @@ pub struct DeleteInstance {
     /// The floating IP and the instance whose deletion was accepted.
     address: Sent,
     instance: Sent,
+    /// The interface of the instance, once it was seen.
+    interface: Option<String>,
+    /// Calls in a row for the address that had no effect.
+    lost: u32,
     /// Listings in a row without either.
     without: u32,
     obstacle: Option<String>,
@@ -69,6 +76,8 @@ impl DeleteInstance {
             name: id.to_string(),
             address: Sent::default(),
             instance: Sent::default(),
+            interface: None,
+            lost: 0,
             without: 0,
             obstacle: None,
             step: Step::Begin,
@@ -98,11 +107,19 @@ impl DeleteInstance {
                 None => self.observe(),
             },
             (Step::Looking, Input::Observed(_)) => self.look(),
-            (Step::DeletingAddress(id), Input::Reply(Ok(Reply::Lost(_)))) => {
+            (Step::DeletingAddress(id), Input::Reply(Ok(Reply::Lost(error)))) if self.lost < MAX_LOST => {
+                self.lost += 1;
+                self.obstacle = Some(error);
                 let call = calls::delete_floating_ip(&id).after(REPEAT_PAUSE);
                 self.call(Step::DeletingAddress(id), call)
             }
-            (Step::DeletingInstance(id), Input::Reply(Ok(Reply::Lost(_)))) => {
+            // The instance costs more, and does not wait any longer.
+            (Step::DeletingAddress(_), Input::Reply(Ok(Reply::Lost(error)))) => self.keep_address(error),
+            (Step::DeletingAddress(_), Input::Reply(Ok(Reply::Refused(error)))) if error.is_denied() => {
+                self.keep_address(error.text())
+            }
+            (Step::DeletingInstance(id), Input::Reply(Ok(Reply::Lost(error)))) => {
+                self.obstacle = Some(error);
                 self.delete_instance(id, "unknown", REPEAT_PAUSE)
             }
             (Step::DeletingAddress(_), Input::Reply(Ok(reply))) => match self.on_reply(reply) {
@@ -134,6 +151,14 @@ impl DeleteInstance {
         }
     }
 
+    /// Goes on with the instance. The address is deleted again later.
+    fn keep_address(&mut self, problem: String) -> Next<Call> {
+        warn!(provider = %self.context.provider, instance = self.name, problem, "cannot delete a floating IP");
+        self.obstacle = Some(problem);
+        self.lost = 0;
+        self.look()
+    }
+
     fn look_further(&mut self) -> Next<Call> {
         self.context.forget_created(&self.name);
         self.observe()
@@ -141,7 +166,14 @@ impl DeleteInstance {
 
     /// The address is deleted first: without its instance, it would be found only by its name.
     fn look(&mut self) -> Next<Call> {
-        let (instance, address) = (self.context.seen(&self.name), self.context.floating_ip(&self.name));
+        let instance = self.context.seen(&self.name);
+        if let Some(instance) = &instance {
+            self.interface = Some(instance.interface.clone());
+        }
+        // One that serves another instance was attached by hand.
+        let is_own = |target: Option<&str>| target.is_none() || target == self.interface.as_deref();
+        let address = self.context.floating_ip(&self.name);
+        let address = address.filter(|ip| is_own(ip.target.as_ref().map(|target| target.id.as_str())));
         if instance.is_none() && address.is_none() {
             self.without += 1;
             return match self.without >= LISTINGS_WITHOUT {
@@ -153,12 +185,7 @@ impl DeleteInstance {
             };
         }
         self.without = 0;
-        // One that serves another instance was attached by hand.
-        let is_own = |target: Option<&str>| match (target, &instance) {
-            (Some(target), Some(instance)) => target == instance.interface,
-            _ => true,
-        };
-        if let Some(ip) = address.filter(|ip| is_own(ip.target.as_ref().map(|target| target.id.as_str())))
+        if let Some(ip) = address
             && self.address.is_due(&ip.id, &ip.status)
         {
             self.address.record(&ip.id, &ip.status);

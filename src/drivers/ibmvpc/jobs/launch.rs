@@ -22,8 +22,9 @@ use nodepool_model::records::time::Seconds;
 
 /// Listings that are searched for an instance which an earlier process or attempt may have created.
 const MAX_SEARCH_LISTINGS: u32 = 4;
-/// An instance that an earlier process recorded exists no more if so many listings lack it.
+/// An instance does not exist if so many listings lack it; one that was seen exists no more after fewer.
 const MAX_PRIOR_LISTINGS: u32 = 10;
+const MAX_LISTINGS_WITHOUT: u32 = 3;
 /// A call without a response is repeated at most so often, after this pause.
 const MAX_REPEATS: u32 = 5;
 const REPEAT_PAUSE: Seconds = Seconds(1.0);
@@ -32,10 +33,14 @@ pub struct LaunchInstance {
     context: Arc<ProviderContext>,
     order: Arc<LaunchOrder>,
     label: Option<Arc<IbmLabel>>,
-    /// Set from the first creation on, as long as the instance may exist.
+    /// Set once it is known that the instance of this name is ours.
     external_id: Option<ExternalId>,
     /// The number of calls in a row that had no response or no lasting effect.
     lost: u32,
+    /// Whether a listing has shown the instance.
+    was_seen: bool,
+    /// Why the floating IP was refused.
+    refusal: Option<String>,
     /// The zone of its label is full.
     obstacle: Option<String>,
     step: Step,
@@ -52,7 +57,7 @@ enum Step {
     Creating,
     /// The instance may have been created although there is no success.
     Asking(Doubt),
-    /// The number of listings so far.
+    /// The number of listings in a row that lack the instance.
     Booting(u32),
     CreatingAddress,
     /// The floating IP is not shown as attached yet; the number of listings so far.
@@ -71,7 +76,17 @@ impl LaunchInstance {
     pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
         let label = context.label(&order);
         let external_id = order.prior_instance.clone();
-        Self { context, order, label, external_id, lost: 0, obstacle: None, step: Step::Begin }
+        Self {
+            context,
+            order,
+            label,
+            external_id,
+            lost: 0,
+            was_seen: false,
+            refusal: None,
+            obstacle: None,
+            step: Step::Begin,
+        }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -134,9 +149,19 @@ impl LaunchInstance {
         self.prepare()
     }
 
-    /// Whether the instance of this name is that of this creation of the node.
+    /// Whether the instance of this name is that of this creation of the node. Otherwise its owner is another one, who
+    /// keeps it.
     fn is_own(&self, instance: &SeenInstance) -> bool {
-        self.order.prior_instance.is_some() || instance.mark == names::creation_mark(&self.order)
+        let is_own = instance.mark == names::creation_mark(&self.order);
+        if !is_own {
+            self.context.record_foreign(&instance.id);
+        }
+        is_own
+    }
+
+    fn foreign(&mut self, detail: &str) -> Next<Call> {
+        self.external_id = None;
+        Next::Failed(failed(format!("another owner has an instance of this name{detail}")))
     }
 
     fn search(&mut self, left: u32, inventory: &Inventory) -> Next<Call> {
@@ -166,7 +191,7 @@ impl LaunchInstance {
     fn on_group(&mut self, reply: Reply) -> Next<Call> {
         self.lost += 1;
         match reply {
-            Reply::Group(group) => {
+            Reply::Group(group) if !group.id.is_empty() => {
                 let name = names::pool_group(&self.context.provider, &self.order.pool);
                 self.context.catalog().groups.insert(name, group.id);
                 self.prepare()
@@ -185,7 +210,6 @@ impl LaunchInstance {
         self.obstacle = self.context.full_place(&label);
         match self.refs(&label, group) {
             Ok(refs) => {
-                self.external_id = Some(ExternalId::text(&self.order.hostname));
                 let body = request_body::instance(&label, &self.order, &refs);
                 self.call(Step::Creating, calls::create_instance(body).after(delay))
             }
@@ -252,11 +276,7 @@ impl LaunchInstance {
         let is_own = found.as_ref().is_some_and(|instance| self.is_own(&SeenInstance::new(instance)));
         match found {
             Some(instance) if is_own && instance.status != "deleting" => self.booting(&instance),
-            Some(_) if !is_own => {
-                // It is not this node's, so it is not deleted with the node.
-                self.external_id = None;
-                Next::Failed(failed(format!("another owner has an instance of this name: {detail}")))
-            }
+            Some(_) if !is_own => self.foreign(&format!(": {detail}")),
             // Nothing was created; or the name is that of an instance or a volume which is ending.
             Some(_) | None => {
                 self.lost += 1;
@@ -283,12 +303,17 @@ impl LaunchInstance {
     fn check_boot(&mut self, listings: u32, inventory: &Inventory) -> Next<Call> {
         let Some(label) = self.label.clone() else { return Next::Failed(failed("the label has vanished")) };
         let Some(seen) = self.context.seen(&self.order.hostname) else {
-            return match self.order.prior_instance.is_some() && listings >= MAX_PRIOR_LISTINGS {
+            // A new instance may be missing in listings.
+            let most = if self.was_seen { MAX_LISTINGS_WITHOUT } else { MAX_PRIOR_LISTINGS };
+            return match listings >= most {
                 true => Next::Failed(CloudError::not_found(format!("the instance {}", self.order.hostname))),
-                // A new instance may be missing in listings.
                 false => self.observe(Step::Booting(listings + 1)),
             };
         };
+        if !self.is_own(&seen) {
+            return self.foreign("");
+        }
+        self.was_seen = true;
         match seen.status.as_str() {
             "running" => {
                 self.context.record_capacity(&label);
@@ -298,10 +323,11 @@ impl LaunchInstance {
                 }
             }
             "failed" => self.ended(&label, &seen),
-            // It passes through other states without reasons.
-            "stopped" | "stopping" if !seen.reasons.is_empty() => self.ended(&label, &seen),
+            // It passes through `stopping` without reasons.
+            "stopped" => self.ended(&label, &seen),
+            "stopping" if !seen.reasons.is_empty() => self.ended(&label, &seen),
             "deleting" => Next::Failed(failed("the instance is being deleted")),
-            _ => self.observe(Step::Booting(listings + 1)),
+            _ => self.observe(Step::Booting(0)),
         }
     }
 
@@ -327,6 +353,7 @@ impl LaunchInstance {
             Reply::Done | Reply::Lost(_) => self.observe(Step::AwaitingAddress(1)),
             // The listing shows whether it is ours.
             Reply::Refused(error) if error.is_taken_name() || error.code == "target_in_use" => {
+                self.refusal = Some(error.text());
                 self.observe(Step::AwaitingAddress(1))
             }
             Reply::Refused(error) => Next::Failed(error.into_error()),
@@ -357,7 +384,10 @@ impl LaunchInstance {
                 self.lost += 1;
                 self.create_address(&seen.interface)
             }
-            None => Next::Failed(failed("the floating IP does not appear")),
+            None => {
+                let refusal = self.refusal.take().map(|text| format!(": {text}")).unwrap_or_default();
+                Next::Failed(failed(format!("the floating IP does not appear{refusal}")))
+            }
         }
     }
 

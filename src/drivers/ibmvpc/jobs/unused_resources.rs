@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::ibmvpc::api::api_types::Reference;
+use crate::ibmvpc::api::api_types::{FloatingIp, Reference};
 use crate::ibmvpc::api::calls::{self, Call, Reply};
 use crate::ibmvpc::api::errors::failed;
 use crate::ibmvpc::context::ProviderContext;
@@ -101,7 +101,9 @@ impl ListUnused {
     fn on_page(&mut self, reply: Reply) -> Result<Option<String>, CloudError> {
         match reply {
             Reply::FloatingIps(page) => {
-                for ip in page.items.into_iter().filter(|ip| ip.status != "deleting") {
+                // One with a target serves an instance, with which it is deleted.
+                let is_free = |ip: &FloatingIp| ip.status != "deleting" && ip.target.is_none();
+                for ip in page.items.into_iter().filter(is_free) {
                     self.add(FLOATING_IPS, ip.id, &ip.resource_group, &ip.name);
                 }
                 Ok(page.next)

@@ -27,6 +27,8 @@ const PARTS_PER_CALL: usize = 10;
 /// So many calls in a row may have no effect.
 const MAX_FAILURES: u32 = 5;
 const REPEAT_PAUSE: Seconds = Seconds(2.0);
+/// Looks in a row at an import that may fail.
+const MAX_FAILED_LOOKS: u32 = 10;
 /// Interval between looks at an import: it grows.
 const MIN_POLL_INTERVAL: f64 = 2.0;
 const MAX_POLL_INTERVAL: f64 = 30.0;
@@ -59,7 +61,7 @@ enum Step {
     SendingParts(String),
     CompletingObject(String),
     /// The object was not completed; its parts are deleted.
-    Aborting(CloudError),
+    Aborting(String, CloudError),
     ReadingGroups,
     CreatingGroup,
     Importing(String),
@@ -97,7 +99,7 @@ impl UploadImage {
             Step::Begin | Step::SearchingOld(_) => "searching for the image",
             Step::DeletingOld(..) => "deleting what an earlier attempt left",
             Step::ReadingLocation => "looking for the bucket",
-            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject(_) | Step::Aborting(_) => {
+            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject(_) | Step::Aborting(..) => {
                 "sending to the bucket"
             }
             Step::ReadingGroups | Step::CreatingGroup => "creating resource group",
@@ -122,7 +124,7 @@ impl UploadImage {
                 Ok(pause) => self.send_parts(upload, pause),
                 Err(error) => self.abort(&upload, error),
             },
-            (Step::Aborting(error), Input::Reply(_)) => Next::Failed(error),
+            (Step::Aborting(upload, error), Input::Reply(reply)) => self.on_aborted(upload, error, reply),
             (Step::CompletingObject(upload), Input::Reply(result)) => self.on_object_completed(upload, result),
             (Step::ReadingGroups, Input::Reply(Ok(Reply::Groups(page)))) => self.on_groups(page),
             (Step::CreatingGroup, Input::Reply(Ok(reply))) => self.on_group(reply),
@@ -131,8 +133,15 @@ impl UploadImage {
                 self.on_import(group, Reply::Lost("no response within the deadline".to_owned()))
             }
             (Step::SearchingImport(group), Input::Reply(Ok(Reply::Images(page)))) => self.search_import(group, page),
-            (Step::AwaitingImage(_), Input::Reply(Ok(Reply::Image(image)))) => self.on_image(*image),
-            (Step::AwaitingImage(id), Input::Reply(Err(CloudError::Deadline))) => self.poll(id),
+            (Step::AwaitingImage(_), Input::Reply(Ok(Reply::Image(image)))) => {
+                self.failures = 0;
+                self.on_image(*image)
+            }
+            // A look that fails says nothing about the import.
+            (Step::AwaitingImage(id), Input::Reply(Ok(_) | Err(_))) if self.failures < MAX_FAILED_LOOKS => {
+                self.failures += 1;
+                self.poll(id)
+            }
             (Step::DeletingObject(image), Input::Reply(reply)) => self.on_object_deleted(image, reply),
             (_, Input::Reply(Ok(Reply::Refused(error)))) => Next::Failed(error.into_error()),
             (_, Input::Reply(Ok(Reply::Lost(detail)))) => Next::Failed(failed(detail)),
@@ -212,6 +221,10 @@ impl UploadImage {
 
     /// The location of a bucket ends with its storage class: `us-south-standard`.
     fn begin_object(&mut self, location: &str) -> Next<Call> {
+        if location.is_empty() {
+            let detail = format!("the bucket {} names no location, from which IBM could import", self.bucket());
+            return Next::Failed(CloudError::Denied(detail));
+        }
         let region = location.rsplit_once('-').map_or(location, |(region, _)| region);
         self.object = format!("cos://{region}/{}/{}", self.bucket(), self.key());
         let call = calls::begin_object(self.bucket(), &self.key());
@@ -267,8 +280,21 @@ impl UploadImage {
     }
 
     fn abort(&mut self, upload: &str, error: CloudError) -> Next<Call> {
+        self.failures = 0;
         let call = calls::abort_object(self.bucket(), &self.key(), upload);
-        self.call(Step::Aborting(error), call)
+        self.call(Step::Aborting(upload.to_owned(), error), call)
+    }
+
+    fn on_aborted(&mut self, upload: String, error: CloudError, reply: Result<Reply, CloudError>) -> Next<Call> {
+        let Some(problem) = problem_of(reply) else { return Next::Failed(error) };
+        self.failures += 1;
+        if self.failures < MAX_FAILURES {
+            let call = calls::abort_object(self.bucket(), &self.key(), &upload).after(REPEAT_PAUSE);
+            return self.call(Step::Aborting(upload, error), call);
+        }
+        let object = &self.object;
+        warn!(provider = %self.context.provider, object, problem, "the parts of an unfinished upload stay in the bucket");
+        Next::Failed(error)
     }
 
     fn may_repeat(&mut self, error: CloudError) -> Result<Seconds, CloudError> {
@@ -375,18 +401,19 @@ impl UploadImage {
     }
 
     fn delete_object(&mut self, image: String) -> Next<Call> {
+        self.failures = 0;
         let call = calls::delete_object(self.bucket(), &self.key());
         self.call(Step::DeletingObject(image), call)
     }
 
     fn on_object_deleted(&mut self, image: String, reply: Result<Reply, CloudError>) -> Next<Call> {
-        let refused = match reply {
-            Ok(Reply::Refused(error)) => Some(error.text()),
-            Ok(_) => None,
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(error) = refused {
-            warn!(provider = %self.context.provider, object = self.object, error, "cannot delete an object");
+        if let Some(problem) = problem_of(reply) {
+            self.failures += 1;
+            if self.failures < MAX_FAILURES {
+                let call = calls::delete_object(self.bucket(), &self.key()).after(REPEAT_PAUSE);
+                return self.call(Step::DeletingObject(image), call);
+            }
+            warn!(provider = %self.context.provider, object = self.object, problem, "cannot delete an object");
         }
         let id = ImageId::Image(image).to_external();
         self.id = Some(id.clone());
@@ -396,5 +423,16 @@ impl UploadImage {
     fn call(&mut self, step: Step, call: Call) -> Next<Call> {
         self.step = step;
         Next::Call(call)
+    }
+}
+
+/// Why a deletion may have had no effect.
+fn problem_of(reply: Result<Reply, CloudError>) -> Option<String> {
+    match reply {
+        Ok(Reply::Refused(error)) if error.status.as_u16() == 404 => None,
+        Ok(Reply::Refused(error)) => Some(error.text()),
+        Ok(Reply::Lost(detail)) => Some(detail),
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
     }
 }
