@@ -168,7 +168,7 @@ async fn forget(harness: &Harness, node: &NodeId) {
     }
 }
 
-/// Removes the machine of a node as somebody with access to the subscription would. Azure reserves the interface.
+/// Removes the machine of a node by hand. Azure reserves the interface.
 async fn remove_machine(harness: &Harness, node: &NodeId) {
     harness.cloud.control(&format!("remove-vm?vm=np{node}")).await;
     let kinds = ["vms", "nics", "ips", "disks"];

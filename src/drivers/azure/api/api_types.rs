@@ -18,7 +18,7 @@ pub struct ListPage {
     pub next_link: Option<String>,
 }
 
-/// What every resource has, also one whose other fields cannot be read.
+/// Fields of every resource, also of one whose other fields cannot be read.
 pub const ESSENTIAL: &[&str] = &["id", "name", "location", "tags"];
 
 /// Whether two names of a location are the same: `East US` is `eastus`.

@@ -35,7 +35,7 @@ pub struct UploadImage {
     /// The name of the disk and the image.
     name: String,
     id: Option<ExternalId>,
-    /// What is left of earlier attempts: names of images that are incomplete, and of disks.
+    /// Leftovers of earlier attempts: names of images that are incomplete, and of disks.
     old: Vec<String>,
     sas: Option<SasUrl>,
     pending: BTreeMap<u64, Page>,
