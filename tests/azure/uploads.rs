@@ -1,20 +1,28 @@
 //! Uploads and deletions of images.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::json;
+use sha2::{Digest, Sha256};
+use testkit::clouds::azurite::Azurite;
 use testkit::in_process_launcher::on_real_time;
+use testkit::real;
+use testkit::real::python::{self, Interpreter};
 
 use crate::driver::{Harness, encode};
 
 /// The name of an upload, and the mark of its provider.
 const IMAGE: &str = "built-1700000001-9c0ada37";
 const SIZE: usize = 9 * 1024 * 1024 + 512;
+const PYTHON_TIMEOUT: Duration = Duration::from_secs(120);
 const FLAGS: [&str; 4] = ["--check-footer", "false", "--upload-minimum", "512"];
 
 fn order(folder: &Path) -> UploadOrder {
@@ -122,5 +130,54 @@ fn one_failed_look_at_an_operation_does_not_fail_an_upload() {
             harness.provider.run(Job::DeleteImage(ExternalId::text(IMAGE))).await.unwrap();
         }
         assert_eq!(harness.cloud.calls("disk.create").await.len(), 4);
+    });
+}
+
+/// Microsoft's emulator of blobs takes the pages as Azure does.
+#[test]
+fn azurite_accepts_the_pages_of_an_upload() {
+    let Some(program) = Azurite::program() else {
+        // Written to the stream itself: the test harness captures the output of a test that passes.
+        let line = "SKIPPED: azurite is not installed (tests/run installs it if npm is there)\n";
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return;
+    };
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = Harness::start(&FLAGS, "", "", "").await;
+        let azurite = Azurite::start(program).await;
+        let ask = async |arguments: &[&str]| {
+            let arguments = [&[azurite.base()], arguments].concat();
+            let printed = python::run(Interpreter::Azure, "azure_blob.py", &arguments, PYTHON_TIMEOUT).await;
+            printed[0].as_str().unwrap().to_owned()
+        };
+        let url = ask(&["create", &SIZE.to_string()]).await;
+        harness.cloud.knobs(json!({"page_blob_url": url})).await;
+        let mut upload = order(folder.path());
+        let content: Vec<u8> = (0..SIZE).map(|at| (at / 512 % 251) as u8).collect();
+        std::fs::write(&upload.file, &content).unwrap();
+        let uploaded = harness.provider.run(Job::Upload(Arc::new(upload))).await;
+        assert_eq!(uploaded, Ok(Outcome::Uploaded(ExternalId::text(IMAGE))));
+        let expected: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(ask(&["read"]).await, expected);
+    });
+}
+
+#[test]
+fn a_disk_with_a_footer_is_uploaded_as_it_is() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = Harness::start(&[], "", "", "").await;
+        let file = folder.path().join("disk.vhd");
+        let mut command = Command::new("qemu-img");
+        command.args(["create", "-q", "-f", "vpc", "-o", "subformat=fixed,force_size=on"]).arg(&file).arg("21M");
+        assert!(command.status().unwrap().success());
+        let size = std::fs::metadata(&file).unwrap().len();
+        let upload = UploadOrder { file, size, ..order(folder.path()) };
+        let uploaded = harness.provider.run(Job::Upload(Arc::new(upload))).await;
+        assert_eq!(uploaded, Ok(Outcome::Uploaded(ExternalId::text(IMAGE))));
     });
 }

@@ -176,7 +176,8 @@ impl Cloud {
         }
         self.containers.insert(format!("{account}/{container}"), disk_key.to_owned());
         upload.access = Some(Access { account, container, signature, expires, may_write });
-        Ok(json!({"accessSAS": url}))
+        let other = &self.knobs.page_blob_url;
+        Ok(json!({"accessSAS": if other.is_empty() { &url } else { other }}))
     }
 
     pub fn revoke_access(&mut self, call: &Call, disk_key: &str) -> Response {

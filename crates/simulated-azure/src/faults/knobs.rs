@@ -98,6 +98,10 @@ pub struct Knobs {
     #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
     pub check_footer: bool,
 
+    /// The URL of a page blob of another server, which all uploads write; empty: each disk has its own here.
+    #[arg(long, default_value = "", value_name = "URL")]
+    pub page_blob_url: String,
+
     /// Refuse every n-th call with 429.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub throttle_every: u64,

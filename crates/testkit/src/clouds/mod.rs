@@ -1,5 +1,6 @@
 //! Clouds to test against, as processes on loopback: the project's simulations, and moto.
 
+pub mod azurite;
 pub mod beside_nodepool11;
 pub mod cloud_launcher;
 pub mod moto;
