@@ -153,7 +153,7 @@ fn azurite_accepts_the_pages_of_an_upload() {
         };
         let url = ask(&["create", &SIZE.to_string()]).await;
         harness.cloud.knobs(json!({"page_blob_url": url})).await;
-        let mut upload = order(folder.path());
+        let upload = order(folder.path());
         let content: Vec<u8> = (0..SIZE).map(|at| (at / 512 % 251) as u8).collect();
         std::fs::write(&upload.file, &content).unwrap();
         let uploaded = harness.provider.run(Job::Upload(Arc::new(upload))).await;
