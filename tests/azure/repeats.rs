@@ -1,10 +1,14 @@
 //! Errors in the middle of jobs: calls that met another operation, lost answers, outages, and what is left afterwards.
 
+use std::time::Duration;
+
+use nodepool::actors::provider::jobs::Drain;
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use serde_json::{Value, json};
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::launch_order;
+use testkit::wait;
 
 use crate::driver::{Harness, configuration, encode};
 
@@ -158,5 +162,23 @@ fn a_pool_that_wants_more_addresses_accepts_an_older_machine() {
         let prior_instance = Some(ExternalId::text("np0000000001"));
         let order = LaunchOrder { prior_instance, ..launch_order("az", "0000000001", 1) };
         assert_eq!(harness.launch_as(order).await.unwrap().public_ipv6, None);
+    });
+}
+
+#[test]
+fn jobs_of_a_replaced_provider_end_when_its_credentials_are_refused() {
+    on_real_time(async {
+        let mut harness = Harness::start(&[], "", "", "").await;
+        harness.launch("0000000001").await.unwrap();
+        harness.cloud.knobs(json!({"delete_s": "600"})).await;
+        harness.provider.submit(1, Job::Delete(ExternalId::text("np0000000001")));
+        wait::until("the deletion", Duration::from_secs(60), async || {
+            harness.cloud.calls("vm.delete").await.len() == 1
+        })
+        .await;
+        harness.provider.handle.drain.do_send(Drain);
+        harness.cloud.knobs(json!({"faults": ["AuthorizationFailed action=vm.list"]})).await;
+        let (_, ended) = harness.provider.wait_for_end().await;
+        assert!(ended.unwrap_err().to_string().contains("the provider was replaced"));
     });
 }

@@ -385,6 +385,7 @@ impl<D: Driver> Handler<Drain> for TaskManager<D> {
     fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
         let _measured = profile::time_handler::<Self>("Drain");
         self.lifecycle = Lifecycle::Draining;
+        self.tasks.drain();
         self.schedule(ctx);
     }
 }

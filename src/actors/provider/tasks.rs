@@ -49,6 +49,7 @@ pub struct Tasks<D: Driver> {
     next_refresh_waiters: Vec<JobResponder>,
     refresh_error: Option<String>,
     listing_error: Option<String>,
+    is_drained: bool,
     /// `None` if nothing here launches nodes: then a failed call concerns its own job alone.
     health: Option<ProviderHealth>,
     watch: Watch,
@@ -147,6 +148,7 @@ impl<D: Driver> Tasks<D> {
             next_refresh_waiters: Vec::new(),
             refresh_error: None,
             listing_error: None,
+            is_drained: false,
             health,
             watch: Watch::default(),
         }
@@ -447,12 +449,16 @@ impl<D: Driver> Tasks<D> {
     /// Logs each error once, not with every attempt. No other log line explains why booting instances are not observed.
     fn record_listing(&mut self, error: Option<&CloudError>) {
         self.on_listing_ended(error);
+        let is_denied = matches!(error, Some(CloudError::Denied(_)));
         let error = error.map(CloudError::to_string);
         let is_new = |error: &&String| self.listing_error.as_ref() != Some(*error) && !self.is_down();
         if let Some(error) = error.as_ref().filter(is_new) {
             warn!(provider = %self.provider, %error, "cannot list instances; launches wait for a listing");
         }
         self.listing_error = error;
+        if self.is_drained && is_denied {
+            self.end_observers();
+        }
     }
 
     fn on_refresh_ended(&mut self, result: &Result<Outcome, CloudError>) {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use super::{Driver, Tasks, clock};
-use nodepool_driver::error::CloudError;
+use super::{Driver, RunningTask, Stage, TaskId, Tasks, clock};
+use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::state_machine::StateMachine;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 
@@ -125,6 +126,25 @@ impl<D: Driver> Tasks<D> {
     /// Records the usage of leaked instances, which counts against the limits.
     pub fn set_leaked_usage(&self, leaked: Resources) {
         self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
+    }
+
+    pub fn drain(&mut self) {
+        self.is_drained = true;
+    }
+
+    /// Ends the jobs that wait for a listing. The credentials of a drained provider do not change any more, so they would
+    /// wait for ever; the provider that replaces it deletes what they leave.
+    pub(super) fn end_observers(&mut self) {
+        let is_observing = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(..));
+        let observing: Vec<TaskId> =
+            self.tasks.iter().filter(|(_, running)| is_observing(running)).map(|(id, _)| *id).collect();
+        for id in observing {
+            if let Some(RunningTask { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
+                let detail = "the provider was replaced, and its credentials are refused".to_owned();
+                let error = CloudError::Failed { kind: FailureKind::Nodepool, detail };
+                self.finish(id, task, Err(error), machine.external_id());
+            }
+        }
     }
 
     pub(super) fn record_check(&self, host: &HostIdentity, check: HostCheck) {
