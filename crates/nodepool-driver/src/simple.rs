@@ -52,20 +52,16 @@ impl<A: SimpleAdapter> Simple<A> {
 }
 
 impl<A: SimpleAdapter> Simple<A> {
-    /// Repeats a creation that was not served, or whose answer was lost: then the adapter finds what the first one
-    /// created.
-    async fn create(&self, mut order: Arc<LaunchOrder>, guard: &CallGuard) -> Result<Creation, CloudError> {
+    /// Repeats a creation that was not served, or whose answer was lost: the adapter finds what the first one created.
+    async fn create(&self, order: &LaunchOrder, guard: &CallGuard) -> Result<Creation, CloudError> {
         for _ in 0..CREATION_REPEATS {
-            match self.adapter.create_instance(&order, guard).await {
-                Err(CloudError::Outage { may_have_worked, .. }) => {
-                    Arc::make_mut(&mut order).may_exist |= may_have_worked;
-                }
+            match self.adapter.create_instance(order, guard).await {
+                Err(CloudError::Outage { .. }) => tokio::time::sleep(REPEAT_PAUSE).await,
                 result => return result,
             }
-            tokio::time::sleep(REPEAT_PAUSE).await;
             guard.wait_until_allowed().await;
         }
-        self.adapter.create_instance(&order, guard).await
+        self.adapter.create_instance(order, guard).await
     }
 }
 
@@ -201,7 +197,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
 
     async fn call(&self, call: Call, guard: &CallGuard) -> Result<Reply, CloudError> {
         match call.request {
-            Request::Create(order) => self.create(order, guard).await.map(Reply::Created),
+            Request::Create(order) => self.create(&order, guard).await.map(Reply::Created),
             Request::Delete(id) => self.adapter.delete_instance(&id, guard).await.map(Reply::Accepted),
             Request::Await(operation, pause) => {
                 tokio::time::sleep(pause).await;

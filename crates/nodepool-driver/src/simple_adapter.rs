@@ -23,10 +23,9 @@ pub trait SimpleAdapter: Send + 'static {
     /// Names of the calls for statsd.
     const KEYS: Keys = Keys::DEFAULT;
 
-    /// Creates an instance with all the metadata of the order, in its zone if it has one. If the order says that an
-    /// instance of its host name may exist already, from a creation whose answer was lost, looks for it first and
-    /// returns that one. An adapter that makes other calls before, or repeats the call by itself, waits for the guard
-    /// before it sends it.
+    /// Creates an instance with all the metadata of the order, in its zone if it has one. If an instance of this host
+    /// name exists already, from a creation whose answer was lost, returns that one. An adapter that makes other calls
+    /// before, or repeats the call by itself, waits for the guard before it sends it.
     fn create_instance(
         &self,
         order: &LaunchOrder,

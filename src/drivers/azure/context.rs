@@ -337,8 +337,17 @@ impl ProviderContext {
     /// The name of the resources of an upload. Uploads of several providers begin in the same second, so it names the
     /// provider.
     pub fn image_name(&self, upload: &str) -> String {
-        let provider = Sha256::digest(self.provider.as_str().as_bytes());
-        format!("{upload}-{}", hex(&provider[..4]))
+        format!("{upload}-{}", self.provider_mark())
+    }
+
+    /// The recorded name of the upload of an image.
+    pub fn upload_name<'a>(&self, image: &'a str) -> &'a str {
+        let own = image.strip_suffix(&self.provider_mark()).and_then(|name| name.strip_suffix('-'));
+        own.unwrap_or(image)
+    }
+
+    fn provider_mark(&self) -> String {
+        hex(&Sha256::digest(self.provider.as_str().as_bytes())[..4])
     }
 
     /// Whether an unattached disk is that of a machine that is or was ours. One that was never seen has the name that

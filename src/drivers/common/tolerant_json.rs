@@ -24,6 +24,7 @@ pub fn read_elements<T: DeserializeOwned>(list: &str, values: Vec<Value>, essent
         Ok(element) => Some(element),
         Err(error) => {
             report(list, value["name"].as_str().unwrap_or_default(), &error);
+            value.as_object()?;
             let fields = essential.iter().map(|key| ((*key).to_owned(), value[*key].clone()));
             read(Value::Object(fields.collect())).ok()
         }

@@ -25,6 +25,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
+use tracing::warn;
 
 use api::calls::{Call, Reply, Request};
 use api::client::Connection;
@@ -64,6 +65,10 @@ fn open_from(section: &ProviderConfig, credentials_file: Option<&Path>) -> Resul
         return Err(diagnostics.items);
     }
     let file = settings.credentials_file.as_deref();
+    if let Some((path, Err(error))) = file.map(|path| (path, std::fs::read_to_string(path))) {
+        let path = path.display();
+        warn!(provider = %section.name, "cannot read the credentials-file {path}: {error}; the environment counts");
+    }
     let stamps = FileStamps::read(properties::files(file));
     let storage = settings.storage.as_ref().map(|storage| storage.endpoint.as_str());
     let connection = Connection::new(&Properties::find(file), &settings.region, storage).map_err(|error| {

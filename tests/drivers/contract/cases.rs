@@ -71,7 +71,12 @@ impl Case {
             (CloudKind::Azure, flags) => SimulatedCloud::Azure(SimulatedAzure::start(flags).await),
             (CloudKind::Ec2, flags) => SimulatedCloud::Ec2(SimulatedEc2::start(flags).await),
             (CloudKind::Gce, flags) => SimulatedCloud::Gce(SimulatedGce::start(flags).await),
-            (CloudKind::Ibm, flags) => SimulatedCloud::Ibm(SimulatedIbm::start(flags).await),
+            (CloudKind::Ibm, flags) => {
+                let cloud = SimulatedIbm::start(flags).await;
+                // With the resource group, a launch begins with the creation of its instance.
+                cloud.control("group?name=np_contract_main").await;
+                SimulatedCloud::Ibm(cloud)
+            }
         })
     }
 

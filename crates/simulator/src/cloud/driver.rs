@@ -1,5 +1,8 @@
 //! The simulated clouds as a driver of production launchers and builders.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use super::{CloudConnection, Clouds, MAX_SERVERS, server_resources};
 use crate::step_budget::StepBudget;
 use nodepool::actors::provider::jobs::ProviderHandle;
@@ -36,8 +39,8 @@ impl ExtraDrivers for SimDrivers {
         let mut diagnostics = Diagnostics::default();
         let parts = server_section::section(section, &mut diagnostics);
         assert!(diagnostics.items.is_empty(), "{:?}", diagnostics.items);
-        let adapter =
-            Adapter { connection: self.clouds.connect(self.process, section.name.clone(), &self.budget), parts };
+        let connection = self.clouds.connect(self.process, section.name.clone(), &self.budget);
+        let adapter = Adapter { connection, parts, sent: RefCell::default() };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }
 }
@@ -46,11 +49,15 @@ impl ExtraDrivers for SimDrivers {
 struct Adapter {
     connection: CloudConnection,
     parts: Section,
+    /// Creations that were sent, by host name and attempt: a repetition is the same request, which creates nothing more.
+    sent: RefCell<BTreeSet<(String, u32)>>,
 }
 
 impl SimpleAdapter for Adapter {
     async fn create_instance(&self, order: &LaunchOrder, _: &CallGuard) -> Result<Creation, CloudError> {
-        self.connection.create(order).await.map(Creation::from)
+        let is_first = self.sent.borrow_mut().insert((order.hostname.clone(), order.attempt));
+        let order = LaunchOrder { may_exist: order.may_exist || !is_first, ..order.clone() };
+        self.connection.create(&order).await.map(Creation::from)
     }
 
     async fn delete_instance(&self, id: &ExternalId, _: &CallGuard) -> Result<Option<Operation>, CloudError> {

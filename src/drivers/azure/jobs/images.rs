@@ -40,15 +40,16 @@ impl ListImages {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => {
                 let images = self.pages.read();
+                let stored = |image: Image| StoredImage {
+                    id: ExternalId::text(&image.name),
+                    name: self.context.upload_name(&image.name).to_owned(),
+                    meta: image.tags,
+                };
                 Next::Done(Outcome::Images(images.into_iter().map(stored).collect()))
             }
             Err(error) => Next::Failed(error),
         }
     }
-}
-
-fn stored(image: Image) -> StoredImage {
-    StoredImage { id: ExternalId::text(&image.name), name: image.name, meta: image.tags }
 }
 
 /// Deletes an image of this provider, and a disk of the same name that its upload has left.

@@ -135,9 +135,10 @@ impl UploadImage {
     }
 
     fn is_own<P: Default>(&self, resource: &Resource<P>) -> bool {
-        // Build and upload ids repeat for other images, whose names begin otherwise.
+        // Build and upload ids repeat for other images, whose names begin otherwise. An attempt has its own time.
+        let (image, _) = self.order.name.rsplit_once('-').unwrap_or((&self.order.name, ""));
         let is_marked = self.order.marks.iter().all(|(key, value)| resource.tags.get(key) == Some(value));
-        is_marked && resource.name.starts_with(&format!("{}-", self.order.image))
+        is_marked && resource.name.strip_prefix(image).is_some_and(|rest| rest.starts_with('-'))
     }
 
     /// A complete image of an earlier attempt is used. Nothing of others is changed.
