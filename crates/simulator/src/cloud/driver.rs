@@ -49,7 +49,7 @@ impl ExtraDrivers for SimDrivers {
 struct Adapter {
     connection: CloudConnection,
     parts: Section,
-    /// Creations that were sent, by host name and attempt: a repetition is the same request, which creates nothing more.
+    /// Creations that were sent, by host name and attempt: a repetition is the same request, which creates no more.
     sent: RefCell<BTreeSet<(String, u32)>>,
 }
 

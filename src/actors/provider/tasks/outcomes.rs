@@ -132,8 +132,8 @@ impl<D: Driver> Tasks<D> {
         self.is_drained = true;
     }
 
-    /// Ends the jobs that wait for a listing. The credentials of a drained provider do not change any more, so they would
-    /// wait for ever; the provider that replaces it deletes what they leave.
+    /// Ends the jobs that wait for a listing. The credentials of a drained provider do not change any more, so they
+    /// would wait for ever; the provider that replaces it deletes what they leave.
     pub(super) fn end_observers(&mut self) {
         let is_observing = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(..));
         let observing: Vec<TaskId> =
