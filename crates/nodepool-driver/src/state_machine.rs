@@ -15,7 +15,8 @@ pub trait StateMachine {
 
     fn step(&mut self, input: Input<'_, Self::Reply>) -> Next<Self::Call>;
     /// Set as soon as an instance may exist in the cloud, so that it is recorded before the machine can fail. Set to
-    /// `None` again if there is none, or another owner has it: then it is not deleted with its node.
+    /// `None` again if there is none, or another owner has it: then it is not deleted with its node. An id that is only
+    /// a name, which others may use, is set once the instance is known to be ours.
     fn external_id(&self) -> Option<&ExternalId>;
     /// Current step of the machine, in a few words, for dumps and logs.
     fn label(&self) -> &'static str;
