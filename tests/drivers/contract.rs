@@ -18,7 +18,7 @@ use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, JobEvent, LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, Input, Next, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, Input, Next};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::upload_config::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
 use nodepool_model::records::ids::ExternalId;

@@ -10,7 +10,7 @@ use nodepool::actors::process::process::{ProcessError, Role, run_sessions};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::Driver;
+use nodepool_driver::driver::{Driver, JobMachine};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Job;
@@ -35,7 +35,6 @@ struct PanickingDriver {
 impl Driver for PanickingDriver {
     type Call = Call;
     type Reply = HostCheck;
-    type Machine = <StaticNodes as Driver>::Machine;
 
     fn facts(&self) -> ProviderFacts {
         self.driver.facts()
@@ -49,7 +48,7 @@ impl Driver for PanickingDriver {
         self.driver.subjobs(job)
     }
 
-    fn begin(&self, job: &Job) -> Self::Machine {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
         let is_due = self
             .remaining_panics
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| remaining.checked_sub(1))

@@ -15,10 +15,9 @@ use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
 use nodepool_model::records::time::Seconds;
 
 /// One kind of cloud, opened for one provider section.
-pub trait Driver: Send + 'static {
+pub trait Driver: Sized + Send + 'static {
     type Call: ApiCall;
     type Reply: 'static;
-    type Machine: StateMachine<Call = Self::Call, Reply = Self::Reply> + 'static;
 
     /// Provider facts that follow from the configuration alone. They are published before the first refresh.
     fn facts(&self) -> ProviderFacts;
@@ -33,13 +32,13 @@ pub trait Driver: Send + 'static {
     }
 
     /// Returns the state machine of a job. Pure: it performs no I/O.
-    fn begin(&self, job: &Job) -> Self::Machine;
+    fn begin(&self, job: &Job) -> JobMachine<Self>;
 
     /// Whether the cloud reports changes of its instances by itself.
     const WATCHES: bool = false;
 
     /// The machine that opens the watch. It ends with `Outcome::Listed`, whose inventory the watch continues.
-    fn begin_watch(&self) -> Option<Self::Machine> {
+    fn begin_watch(&self) -> Option<JobMachine<Self>> {
         None
     }
 
@@ -93,6 +92,9 @@ pub trait Driver: Send + 'static {
     /// itself, for example with another token, waits for the guard before it sends the request again.
     fn call(&self, call: Self::Call, guard: &CallGuard) -> impl Future<Output = Result<Self::Reply, CloudError>>;
 }
+
+/// The state machine of a job of a driver.
+pub type JobMachine<D> = Box<dyn StateMachine<Call = <D as Driver>::Call, Reply = <D as Driver>::Reply>>;
 
 /// The files that a driver read besides its section, and a check whether they have changed.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::call_guard::CallGuard;
 use crate::cloud_resource::{CloudResource, UnusedResources};
-use crate::driver::{ApiCall, Driver, NeedsReopen};
+use crate::driver::{ApiCall, Driver, JobMachine, NeedsReopen};
 use crate::error::CloudError;
 use crate::facts::{LaunchConfig, ProviderFacts};
 use crate::full_places::FullPlaces;
@@ -143,7 +143,6 @@ impl ApiCall for Call {
 impl<A: SimpleAdapter> Driver for Simple<A> {
     type Call = Call;
     type Reply = Reply;
-    type Machine = Machine;
 
     const WANTS_NOTIFICATIONS: bool = A::WANTS_NOTIFICATIONS;
 
@@ -163,13 +162,11 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
         self.adapter.needs_reopen()
     }
 
-    fn begin(&self, job: &Job) -> Machine {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
         let step = match job {
             Job::Launch(order) => {
-                return Machine::launch(
-                    A::KEYS,
-                    Launch::new(order.clone(), self.adapter.plan(order), self.full.clone()),
-                );
+                let launch = Launch::new(order.clone(), self.adapter.plan(order), self.full.clone());
+                return Box::new(Machine::launch(A::KEYS, launch));
             }
             Job::Delete(id) => Step::Delete(id.clone()),
             Job::Refresh => {
@@ -188,7 +185,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::ListImages => Step::ListImages,
             Job::Inspect(_) | Job::Probe(_) => Step::Unsupported,
         };
-        Machine::new(A::KEYS, step)
+        Box::new(Machine::new(A::KEYS, step))
     }
 
     async fn prepare(&self, _: &Call) -> Result<(), CloudError> {

@@ -17,7 +17,9 @@ pub trait StateMachine {
     /// Set as soon as an instance may exist in the cloud, so that it is recorded before the machine can fail. Set to
     /// `None` again if there is none, or another owner has it: then it is not deleted with its node. An id that is only
     /// a name, which others may use, is set once the instance is known to be ours.
-    fn external_id(&self) -> Option<&ExternalId>;
+    fn external_id(&self) -> Option<&ExternalId> {
+        None
+    }
     /// Current step of the machine, in a few words, for dumps and logs.
     fn label(&self) -> &'static str;
     /// The obstacle that holds the machine up, in the cloud's own words, if the cloud has told.
@@ -120,6 +122,11 @@ impl<C, R> OneCall<C, R> {
     pub fn finished(result: Result<Outcome, CloudError>) -> Self {
         Self { state: OneCallState::Immediate(result), label: "ended" }
     }
+
+    /// A job for something that a cloud does not have.
+    pub fn unsupported() -> Self {
+        Self::finished(Err(CloudError::not_found("this cloud has no such resources")))
+    }
 }
 
 impl<C, R> StateMachine for OneCall<C, R> {
@@ -141,10 +148,6 @@ impl<C, R> StateMachine for OneCall<C, R> {
             Ok(outcome) => Next::Done(outcome),
             Err(error) => Next::Failed(error),
         }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        None
     }
 
     fn label(&self) -> &'static str {

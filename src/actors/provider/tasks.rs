@@ -17,12 +17,12 @@ use super::jobs::{Abandon, JobResponder};
 use super::tasks_view::{CallView, JobView, MAX_SHOWN, TasksView, failed_hosts};
 use crate::actors::runtime::clock;
 use crate::actors::runtime::log_context::LogContext;
-use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{Input, Next, StateMachine};
+use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::provider::health::ProviderHealth;
@@ -39,7 +39,7 @@ pub struct Tasks<D: Driver> {
     calls: BTreeMap<CallId, Call<D::Call>>,
     /// Calls that another call in flight performs with its own.
     joined: BTreeMap<CallId, Vec<CallId>>,
-    tasks: BTreeMap<TaskId, RunningTask<D::Machine>>,
+    tasks: BTreeMap<TaskId, RunningTask<JobMachine<D>>>,
     next_number: u64,
     listing: ListingState,
     refresh_schedule: RefreshSchedule,
@@ -358,13 +358,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Performs one step of a machine, and its effects.
-    fn advance(
-        &mut self,
-        id: TaskId,
-        mut task: Task,
-        mut machine: D::Machine,
-        input: Input<'_, <D::Machine as StateMachine>::Reply>,
-    ) {
+    fn advance(&mut self, id: TaskId, mut task: Task, mut machine: JobMachine<D>, input: Input<'_, D::Reply>) {
         let (before, before_id) = (machine.label(), machine.external_id().is_some());
         let next = machine.step(input);
         if let Owner::Submitter(responder) = &mut task.owner {
@@ -509,7 +503,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     fn wake_observers(&mut self, listing: TaskId, inventory: &Inventory) {
-        let is_woken = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(_, since) if since < listing.0);
+        let is_woken = |running: &RunningTask<JobMachine<D>>| matches!(running.stage, Stage::Observing(_, since) if since < listing.0);
         let waiting: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_woken(running)).map(|(id, _)| *id).collect();
         for id in waiting {
@@ -523,7 +517,7 @@ impl<D: Driver> Tasks<D> {
     fn cancel_with_parts(&mut self, id: TaskId) {
         self.cancel(id);
         let is_part =
-            |running: &RunningTask<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
+            |running: &RunningTask<JobMachine<D>>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
         let parts: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_part(running)).map(|(part, _)| *part).collect();
         for part in parts {
@@ -560,7 +554,7 @@ impl<D: Driver> Tasks<D> {
                 .collect(),
             queued: self.queue.queued(),
             tasks: self.tasks.len(),
-            jobs: self.tasks.values().take(MAX_SHOWN).map(job_view).collect(),
+            jobs: self.tasks.values().take(MAX_SHOWN).map(job_view::<D>).collect(),
             facts_age_s: self.has_refreshed().then(|| (clock::now() - facts.refreshed_at).0),
             refresh_error: self.refresh_error.clone(),
             listing_error: self.listing_error.clone(),
@@ -586,7 +580,7 @@ fn respond_abandoned(responder: JobResponder) {
     responder.finish(Err(CloudError::abandoned("cancelled by its submitter")));
 }
 
-fn job_view<M: StateMachine>(running: &RunningTask<M>) -> JobView {
+fn job_view<D: Driver>(running: &RunningTask<JobMachine<D>>) -> JobView {
     let step = match &running.stage {
         Stage::Calling(machine, _) | Stage::Observing(machine, _) | Stage::Undecided(machine, _) => machine.label(),
         Stage::Parts(_) => "parts",

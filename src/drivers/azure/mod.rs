@@ -14,14 +14,13 @@ use std::sync::Arc;
 
 use crate::common::file_stamps::FileStamps;
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine, NeedsReopen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Job;
-use nodepool_driver::state_machine::{InFlightLimit, Input, Next, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, OneCall, REFRESH_INTERVAL, RateLimits};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 use serde_json::Value;
@@ -105,7 +104,6 @@ fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
 impl Driver for Azure {
     type Call = Call;
     type Reply = Reply;
-    type Machine = Machine;
 
     fn facts(&self) -> ProviderFacts {
         self.context.facts.clone()
@@ -120,25 +118,25 @@ impl Driver for Azure {
         }
     }
 
-    fn begin(&self, job: &Job) -> Machine {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
         let context = self.context.clone();
         match job {
-            Job::Launch(order) => Machine::Launch(Box::new(LaunchInstance::new(context, order.clone()))),
-            Job::Delete(id) => Machine::Delete(Box::new(DeleteInstance::new(context, id))),
-            Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
-            Job::List | Job::ListServerIds => Machine::List(Box::new(ListInstances::new(context))),
-            Job::ListUnused(kinds) => Machine::ListUnused(Box::new(ListUnused::new(context, kinds))),
+            Job::Launch(order) => Box::new(LaunchInstance::new(context, order.clone())),
+            Job::Delete(id) => Box::new(DeleteInstance::new(context, id)),
+            Job::Refresh => Box::new(RefreshProvider::new(context)),
+            Job::List | Job::ListServerIds => Box::new(ListInstances::new(context)),
+            Job::ListUnused(kinds) => Box::new(ListUnused::new(context, kinds)),
             Job::DeleteUnused(resource) => match leaks::kind_of(resource.kind) {
                 Some(kind @ (Kind::Interface | Kind::Address | Kind::Disk)) if resource.kind != leaks::UPLOAD_DISKS => {
-                    Machine::DeleteUnused(DeleteUnused::new(context, kind, resource))
+                    Box::new(DeleteUnused::new(context, kind, resource))
                 }
-                _ => Machine::DeleteImage(DeleteImage::new(context, &resource.id)),
+                _ => Box::new(DeleteImage::new(context, &resource.id)),
             },
-            Job::Upload(order) => Machine::Upload(Box::new(UploadImage::new(context, order.clone()))),
-            Job::DeleteImage(id) => Machine::DeleteImage(DeleteImage::new(context, id)),
-            Job::ListImages => Machine::ListImages(ListImages::new(context)),
+            Job::Upload(order) => Box::new(UploadImage::new(context, order.clone())),
+            Job::DeleteImage(id) => Box::new(DeleteImage::new(context, id)),
+            Job::ListImages => Box::new(ListImages::new(context)),
             // Azure has no static hosts, and no console text without a storage account.
-            Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
+            Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => Box::new(OneCall::unsupported()),
         }
     }
 
@@ -161,85 +159,6 @@ impl Driver for Azure {
         match &call.request {
             Request::Arm(request) => self.connection.send(&call, request, guard).await,
             Request::SendPages { sas, file, pages } => self.connection.send_pages(sas, file, pages, guard).await,
-        }
-    }
-}
-
-/// State machine of one job.
-pub enum Machine {
-    Launch(Box<LaunchInstance>),
-    Delete(Box<DeleteInstance>),
-    Refresh(Box<RefreshProvider>),
-    List(Box<ListInstances>),
-    ListUnused(Box<ListUnused>),
-    DeleteUnused(DeleteUnused),
-    Upload(Box<UploadImage>),
-    DeleteImage(DeleteImage),
-    ListImages(ListImages),
-    Unsupported,
-}
-
-impl StateMachine for Machine {
-    type Call = Call;
-    type Reply = Reply;
-
-    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match self {
-            Machine::Launch(machine) => machine.step(input),
-            Machine::Delete(machine) => machine.step(input),
-            Machine::Refresh(machine) => machine.step(input),
-            Machine::List(machine) => machine.step(input),
-            Machine::ListUnused(machine) => machine.step(input),
-            Machine::DeleteUnused(machine) => machine.step(input),
-            Machine::Upload(machine) => machine.step(input),
-            Machine::DeleteImage(machine) => machine.step(input),
-            Machine::ListImages(machine) => machine.step(input),
-            Machine::Unsupported => Next::Failed(CloudError::not_found("Azure has no such job")),
-        }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        match self {
-            Machine::Launch(machine) => machine.external_id(),
-            Machine::Upload(machine) => machine.external_id(),
-            Machine::Delete(_)
-            | Machine::Refresh(_)
-            | Machine::List(_)
-            | Machine::ListUnused(_)
-            | Machine::DeleteUnused(_)
-            | Machine::DeleteImage(_)
-            | Machine::ListImages(_)
-            | Machine::Unsupported => None,
-        }
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        match self {
-            Machine::Launch(machine) => machine.obstacle(),
-            Machine::Delete(machine) => machine.obstacle(),
-            Machine::DeleteUnused(machine) => machine.obstacle(),
-            Machine::Refresh(_)
-            | Machine::List(_)
-            | Machine::ListUnused(_)
-            | Machine::Upload(_)
-            | Machine::DeleteImage(_)
-            | Machine::ListImages(_)
-            | Machine::Unsupported => None,
-        }
-    }
-
-    fn label(&self) -> &'static str {
-        match self {
-            Machine::Launch(machine) => machine.label(),
-            Machine::Delete(machine) => machine.label(),
-            Machine::Refresh(_) => "refreshing",
-            Machine::List(_) => "listing instances",
-            Machine::ListUnused(_) => "listing unused resources",
-            Machine::DeleteUnused(_) => "deleting unused resource",
-            Machine::Upload(machine) => machine.label(),
-            Machine::DeleteImage(_) => "deleting image",
-            Machine::ListImages(_) => "listing images",
-            Machine::Unsupported => "ended",
         }
     }
 }

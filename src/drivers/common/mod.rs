@@ -9,6 +9,8 @@ pub mod image_files;
 pub mod keyscan;
 #[cfg(any(feature = "aws", feature = "ibm"))]
 pub mod object_store;
+#[cfg(any(feature = "aws", feature = "ibm"))]
+pub mod part_upload;
 pub mod process_group;
 pub mod python_format;
 pub mod server_section;

@@ -7,14 +7,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{
-    InFlightLimit, Input, Lane, Next, OneCall, REFRESH_INTERVAL, RateLimits, Spacing, StateMachine,
-};
+use nodepool_driver::state_machine::{InFlightLimit, Lane, OneCall, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
@@ -94,7 +92,6 @@ impl ApiCall for Call {
 impl Driver for Example {
     type Call = Call;
     type Reply = Reply;
-    type Machine = Machine;
 
     fn facts(&self) -> ProviderFacts {
         self.facts.clone()
@@ -109,11 +106,11 @@ impl Driver for Example {
         }
     }
 
-    fn begin(&self, job: &Job) -> Machine {
-        Machine::OneCall(match job {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
+        Box::new(match job {
             Job::Launch(order) => match (self.vm_order(order), &order.prior_instance) {
-                (Ok(vm), None) => return Machine::Create(CreateVm::new(vm)),
-                (Ok(vm), Some(found)) => return Machine::Create(CreateVm::resume(vm, found.clone())),
+                (Ok(vm), None) => return Box::new(CreateVm::new(vm)),
+                (Ok(vm), Some(found)) => return Box::new(CreateVm::resume(vm, found.clone())),
                 (Err(error), _) => OneCall::finished(Err(error)),
             },
             Job::Delete(id) => OneCall::new("deleting vm", Call::Delete(id.clone()), |_| Ok(Outcome::Deleted)),
@@ -136,7 +133,7 @@ impl Driver for Example {
             | Job::DeleteImage(_)
             | Job::ListImages
             | Job::Inspect(_)
-            | Job::Probe(_) => OneCall::finished(Err(CloudError::not_found("this cloud has no such resources"))),
+            | Job::Probe(_) => OneCall::unsupported(),
         })
     }
 
@@ -169,37 +166,5 @@ fn inventory(reply: Reply) -> Inventory {
     match reply {
         Reply::Listed(vms) => Inventory::new(vms),
         Reply::Accepted => unreachable!("the reply to a list is a list"),
-    }
-}
-
-/// A job in progress: a launch has several steps, all other jobs have one.
-pub enum Machine {
-    Create(CreateVm),
-    OneCall(OneCall<Call, Reply>),
-}
-
-impl StateMachine for Machine {
-    type Call = Call;
-    type Reply = Reply;
-
-    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match self {
-            Machine::Create(machine) => machine.step(input),
-            Machine::OneCall(machine) => machine.step(input),
-        }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        match self {
-            Machine::Create(machine) => machine.external_id(),
-            Machine::OneCall(machine) => machine.external_id(),
-        }
-    }
-
-    fn label(&self) -> &'static str {
-        match self {
-            Machine::Create(machine) => machine.label(),
-            Machine::OneCall(machine) => machine.label(),
-        }
     }
 }

@@ -120,6 +120,11 @@ impl Settings {
         self.pools.values().flat_map(BTreeMap::values)
     }
 
+    /// Whether nodes of some pool have floating IPs.
+    pub fn has_public_ipv4(&self) -> bool {
+        self.labels().any(|label| label.public_ipv4)
+    }
+
     pub fn upload_config(&self) -> UploadConfig {
         let entry = |image: &DiskImageSpec| UploadEntry { paused: image.is_paused, meta: BTreeMap::new() };
         UploadConfig {

@@ -15,14 +15,13 @@ use std::sync::Arc;
 
 use crate::common::file_stamps::FileStamps;
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine, NeedsReopen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, Input, Next, OneCall, REFRESH_INTERVAL, RateLimits, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, OneCall, REFRESH_INTERVAL, RateLimits};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 use tracing::warn;
@@ -103,7 +102,6 @@ fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
 impl Driver for IbmVpc {
     type Call = Call;
     type Reply = Reply;
-    type Machine = Machine;
 
     fn facts(&self) -> ProviderFacts {
         self.context.facts.clone()
@@ -118,25 +116,25 @@ impl Driver for IbmVpc {
         }
     }
 
-    fn begin(&self, job: &Job) -> Machine {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
         let context = self.context.clone();
         match job {
-            Job::Launch(order) => Machine::Launch(Box::new(LaunchInstance::new(context, order.clone()))),
-            Job::Delete(id) => Machine::Delete(DeleteInstance::new(context, id)),
-            Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
-            Job::List | Job::ListServerIds => Machine::List(ListInstances::new(context)),
-            Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(context, kinds)),
+            Job::Launch(order) => Box::new(LaunchInstance::new(context, order.clone())),
+            Job::Delete(id) => Box::new(DeleteInstance::new(context, id)),
+            Job::Refresh => Box::new(RefreshProvider::new(context)),
+            Job::List | Job::ListServerIds => Box::new(ListInstances::new(context)),
+            Job::ListUnused(kinds) => Box::new(ListUnused::new(context, kinds)),
             Job::DeleteUnused(resource) if leaks::is_of_uploads(resource.kind) => {
-                Machine::DeleteImage(DeleteImage::new(context, &resource.id))
+                Box::new(DeleteImage::new(context, &resource.id))
             }
-            Job::DeleteUnused(resource) => Machine::OneCall(unused_resources::delete(resource)),
+            Job::DeleteUnused(resource) => Box::new(unused_resources::delete(resource)),
             // IBM shows consoles to terminals only.
-            Job::Console(_) => Machine::OneCall(OneCall::finished(Ok(Outcome::Console(None)))),
-            Job::Upload(order) => Machine::Upload(Box::new(UploadImage::new(context, order.clone()))),
-            Job::DeleteImage(id) => Machine::DeleteImage(DeleteImage::new(context, id)),
-            Job::ListImages => Machine::ListImages(ListImages::new(context)),
+            Job::Console(_) => Box::new(OneCall::finished(Ok(Outcome::Console(None)))),
+            Job::Upload(order) => Box::new(UploadImage::new(context, order.clone())),
+            Job::DeleteImage(id) => Box::new(DeleteImage::new(context, id)),
+            Job::ListImages => Box::new(ListImages::new(context)),
             // IBM Cloud has no static hosts.
-            Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
+            Job::Inspect(_) | Job::Probe(_) => Box::new(OneCall::unsupported()),
         }
     }
 
@@ -159,85 +157,6 @@ impl Driver for IbmVpc {
         match &call.request {
             Request::Http(request) => self.connection.send(&call, request, guard).await,
             Request::SendParts(requests) => api::transfer::send_parts(&self.connection, requests, guard).await,
-        }
-    }
-}
-
-/// State machine of one job.
-pub enum Machine {
-    Launch(Box<LaunchInstance>),
-    Delete(DeleteInstance),
-    Refresh(Box<RefreshProvider>),
-    List(ListInstances),
-    ListUnused(ListUnused),
-    OneCall(OneCall<Call, Reply>),
-    Upload(Box<UploadImage>),
-    DeleteImage(DeleteImage),
-    ListImages(ListImages),
-    Unsupported,
-}
-
-impl StateMachine for Machine {
-    type Call = Call;
-    type Reply = Reply;
-
-    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match self {
-            Machine::Launch(machine) => machine.step(input),
-            Machine::Delete(machine) => machine.step(input),
-            Machine::Refresh(machine) => machine.step(input),
-            Machine::List(machine) => machine.step(input),
-            Machine::ListUnused(machine) => machine.step(input),
-            Machine::OneCall(machine) => machine.step(input),
-            Machine::Upload(machine) => machine.step(input),
-            Machine::DeleteImage(machine) => machine.step(input),
-            Machine::ListImages(machine) => machine.step(input),
-            Machine::Unsupported => Next::Failed(CloudError::not_found("IBM Cloud has no such job")),
-        }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        match self {
-            Machine::Launch(machine) => machine.external_id(),
-            Machine::Upload(machine) => machine.external_id(),
-            Machine::Delete(_)
-            | Machine::Refresh(_)
-            | Machine::List(_)
-            | Machine::ListUnused(_)
-            | Machine::OneCall(_)
-            | Machine::DeleteImage(_)
-            | Machine::ListImages(_)
-            | Machine::Unsupported => None,
-        }
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        match self {
-            Machine::Launch(machine) => machine.obstacle(),
-            Machine::Delete(machine) => machine.obstacle(),
-            Machine::Refresh(_)
-            | Machine::List(_)
-            | Machine::ListUnused(_)
-            | Machine::OneCall(_)
-            | Machine::Upload(_)
-            | Machine::DeleteImage(_)
-            | Machine::ListImages(_)
-            | Machine::Unsupported => None,
-        }
-    }
-
-    fn label(&self) -> &'static str {
-        match self {
-            Machine::Launch(machine) => machine.label(),
-            Machine::Delete(machine) => machine.label(),
-            Machine::Refresh(_) => "refreshing",
-            Machine::List(_) => "listing instances",
-            Machine::ListUnused(_) => "listing unused resources",
-            Machine::OneCall(machine) => machine.label(),
-            Machine::Upload(machine) => machine.label(),
-            Machine::DeleteImage(_) => "deleting image",
-            Machine::ListImages(_) => "listing images",
-            Machine::Unsupported => "ended",
         }
     }
 }

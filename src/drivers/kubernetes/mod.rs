@@ -21,15 +21,14 @@ use std::sync::Arc;
 
 use crate::common::file_stamps::FileStamps;
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine, NeedsReopen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Job;
-use nodepool_driver::state_machine::{InFlightLimit, Input, Next, REFRESH_INTERVAL, RateLimits, Spacing, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, OneCall, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
-use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Diagnostic;
 
@@ -96,7 +95,6 @@ fn read(section: &ProviderConfig, files: &[PathBuf]) -> (config::Settings, Diagn
 impl Driver for Kubernetes {
     type Call = Call;
     type Reply = Reply;
-    type Machine = Machine;
 
     fn facts(&self) -> ProviderFacts {
         self.context.facts.clone()
@@ -111,16 +109,16 @@ impl Driver for Kubernetes {
         }
     }
 
-    fn begin(&self, job: &Job) -> Machine {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
         let context = self.context.clone();
         let has_shared_projects = context.settings.variant == Variant::OpenShiftPods;
         match job {
-            Job::Launch(order) if has_shared_projects => Machine::LaunchPod(LaunchPod::new(context, order.clone())),
-            Job::Launch(order) => Machine::Launch(LaunchNode::new(context, order.clone())),
-            Job::Delete(id) if has_shared_projects => Machine::DeletePod(DeletePod::new(context, id.clone())),
-            Job::Delete(id) => Machine::Delete(DeleteNode::new(context, id.clone())),
-            Job::Refresh => Machine::Refresh(Refresh::new(context)),
-            Job::List | Job::ListServerIds => Machine::List(ListNodes::new(context, Purpose::List)),
+            Job::Launch(order) if has_shared_projects => Box::new(LaunchPod::new(context, order.clone())),
+            Job::Launch(order) => Box::new(LaunchNode::new(context, order.clone())),
+            Job::Delete(id) if has_shared_projects => Box::new(DeletePod::new(context, id.clone())),
+            Job::Delete(id) => Box::new(DeleteNode::new(context, id.clone())),
+            Job::Refresh => Box::new(Refresh::new(context)),
+            Job::List | Job::ListServerIds => Box::new(ListNodes::new(context, Purpose::List)),
             // A cluster has no images, consoles, static hosts and resources without labels.
             Job::ListUnused(_)
             | Job::DeleteUnused(_)
@@ -129,14 +127,14 @@ impl Driver for Kubernetes {
             | Job::DeleteImage(_)
             | Job::ListImages
             | Job::Inspect(_)
-            | Job::Probe(_) => Machine::Unsupported,
+            | Job::Probe(_) => Box::new(OneCall::unsupported()),
         }
     }
 
     const WATCHES: bool = true;
 
-    fn begin_watch(&self) -> Option<Machine> {
-        Some(Machine::Watch(WatchNodes::new(self.context.clone())))
+    fn begin_watch(&self) -> Option<JobMachine<Self>> {
+        Some(Box::new(WatchNodes::new(self.context.clone())))
     }
 
     async fn next_inventory(&self) -> Result<Arc<Inventory>, CloudError> {
@@ -173,74 +171,5 @@ impl Kubernetes {
             self.context.set_own_login(connection.own_login().await?);
         }
         Ok(())
-    }
-}
-
-/// State machine of one job.
-pub enum Machine {
-    Launch(LaunchNode),
-    LaunchPod(LaunchPod),
-    Delete(DeleteNode),
-    DeletePod(DeletePod),
-    List(ListNodes),
-    Refresh(Refresh),
-    Watch(WatchNodes),
-    Unsupported,
-}
-
-impl StateMachine for Machine {
-    type Call = Call;
-    type Reply = Reply;
-
-    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match self {
-            Machine::Launch(machine) => machine.step(input),
-            Machine::LaunchPod(machine) => machine.step(input),
-            Machine::Delete(machine) => machine.step(input),
-            Machine::DeletePod(machine) => machine.step(input),
-            Machine::List(machine) => machine.step(input),
-            Machine::Refresh(machine) => machine.step(input),
-            Machine::Watch(machine) => machine.step(input),
-            Machine::Unsupported => Next::Failed(CloudError::not_found("a cluster has no such job")),
-        }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        match self {
-            Machine::Launch(machine) => machine.external_id(),
-            Machine::LaunchPod(machine) => machine.external_id(),
-            Machine::Delete(_)
-            | Machine::DeletePod(_)
-            | Machine::List(_)
-            | Machine::Refresh(_)
-            | Machine::Watch(_)
-            | Machine::Unsupported => None,
-        }
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        match self {
-            Machine::Launch(machine) => machine.obstacle(),
-            Machine::LaunchPod(machine) => machine.obstacle(),
-            Machine::Delete(machine) => machine.obstacle(),
-            Machine::DeletePod(_)
-            | Machine::List(_)
-            | Machine::Refresh(_)
-            | Machine::Watch(_)
-            | Machine::Unsupported => None,
-        }
-    }
-
-    fn label(&self) -> &'static str {
-        match self {
-            Machine::Launch(machine) => machine.label(),
-            Machine::LaunchPod(machine) => machine.label(),
-            Machine::Delete(machine) => machine.label(),
-            Machine::DeletePod(machine) => machine.label(),
-            Machine::List(_) => "listing namespaces and pods",
-            Machine::Refresh(_) => "listing namespaces and pods, and reading quotas",
-            Machine::Watch(_) => "opening the watches",
-            Machine::Unsupported => "ended",
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Call, SlotState, Slots};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::job::{LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::{ExternalId, NodeId};
 
 pub struct AwaitSlot<S: Slots> {
@@ -20,8 +20,13 @@ impl<S: Slots> AwaitSlot<S> {
         let node = order.metadata.get("nodepool_node_id").map(String::as_str).unwrap_or_default();
         Self { slots, node: node.into(), external_id: order.prior_instance.clone(), obstacle: None }
     }
+}
 
-    pub fn step(&mut self, input: &Input<'_, ()>) -> Next<Call> {
+impl<S: Slots> StateMachine for AwaitSlot<S> {
+    type Call = Call;
+    type Reply = ();
+
+    fn step(&mut self, input: Input<'_, ()>) -> Next<Call> {
         if matches!(input, Input::Start) {
             self.slots.request(&self.node);
         }
@@ -38,15 +43,15 @@ impl<S: Slots> AwaitSlot<S> {
         }
     }
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
+    fn external_id(&self) -> Option<&ExternalId> {
         self.external_id.as_ref()
     }
 
-    pub fn label(&self) -> &'static str {
+    fn label(&self) -> &'static str {
         "waiting for a slot"
     }
 
-    pub fn obstacle(&self) -> Option<String> {
+    fn obstacle(&self) -> Option<String> {
         self.obstacle.clone()
     }
 }

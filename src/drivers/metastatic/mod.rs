@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, watch};
 
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, Notification, Outcome};
-use nodepool_driver::state_machine::{InFlightLimit, Input, Lane, Next, OneCall, RateLimits, Spacing, StateMachine};
+use nodepool_driver::state_machine::{InFlightLimit, Lane, OneCall, RateLimits, Spacing};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, NodeId};
@@ -145,7 +145,6 @@ impl ApiCall for Call {
 impl<S: Slots> Driver for Metastatic<S> {
     type Call = Call;
     type Reply = ();
-    type Machine = Machine<S>;
 
     const WATCHES: bool = true;
     const WANTS_NOTIFICATIONS: bool = true;
@@ -163,12 +162,12 @@ impl<S: Slots> Driver for Metastatic<S> {
         }
     }
 
-    fn begin(&self, job: &Job) -> Machine<S> {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
         let immediate = match job {
-            Job::Launch(order) => return Machine::Launch(AwaitSlot::new(self.slots.clone(), order)),
+            Job::Launch(order) => return Box::new(AwaitSlot::new(self.slots.clone(), order)),
             Job::Delete(ExternalId::Text(id)) => {
                 let call = Call::Free(id.as_str().into());
-                return Machine::Other(OneCall::new("freeing", call, |()| Ok(Outcome::Deleted)));
+                return Box::new(OneCall::new("freeing", call, |()| Ok(Outcome::Deleted)));
             }
             Job::Delete(_) => Ok(Outcome::Deleted),
             Job::Refresh => Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default())),
@@ -182,11 +181,11 @@ impl<S: Slots> Driver for Metastatic<S> {
             | Job::Inspect(_)
             | Job::Probe(_) => Err(CloudError::not_found("metastatic providers have no such resources")),
         };
-        Machine::Other(OneCall::finished(immediate))
+        Box::new(OneCall::finished(immediate))
     }
 
     /// The inventories of the watch are empty: they only wake the machines, each of which looks up its own slot.
-    fn begin_watch(&self) -> Option<Machine<S>> {
+    fn begin_watch(&self) -> Option<JobMachine<Self>> {
         Some(self.begin(&Job::List))
     }
 
@@ -207,44 +206,5 @@ impl<S: Slots> Driver for Metastatic<S> {
     async fn call(&self, call: Call, _: &CallGuard) -> Result<(), CloudError> {
         let Call::Free(node) = call;
         self.slots.free(&node).await
-    }
-}
-
-/// State machine of any job.
-pub enum Machine<S: Slots> {
-    Launch(AwaitSlot<S>),
-    Other(OneCall<Call, ()>),
-}
-
-impl<S: Slots> StateMachine for Machine<S> {
-    type Call = Call;
-    type Reply = ();
-
-    fn step(&mut self, input: Input<'_, ()>) -> Next<Call> {
-        match self {
-            Machine::Launch(launch) => launch.step(&input),
-            Machine::Other(other) => other.step(input),
-        }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        match self {
-            Machine::Launch(launch) => launch.external_id(),
-            Machine::Other(_) => None,
-        }
-    }
-
-    fn label(&self) -> &'static str {
-        match self {
-            Machine::Launch(launch) => launch.label(),
-            Machine::Other(other) => other.label(),
-        }
-    }
-
-    fn obstacle(&self) -> Option<String> {
-        match self {
-            Machine::Launch(launch) => launch.obstacle(),
-            Machine::Other(_) => None,
-        }
     }
 }

@@ -36,17 +36,14 @@ use crate::openstack::jobs::refresh::RefreshProvider;
 use crate::openstack::jobs::unused_resources::{self, ListUnused};
 use crate::openstack::jobs::upload::UploadImage;
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver, NeedsReopen};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine, NeedsReopen};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{
-    InFlightLimit, Input, Next, OneCall, REFRESH_INTERVAL, RateLimits, Spacing, StateMachine,
-};
+use nodepool_driver::state_machine::{InFlightLimit, OneCall, REFRESH_INTERVAL, RateLimits, Spacing};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
-use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use openstack_clouds::{CloudSettings, ConfigPaths};
 use python_yaml::diagnostics::Diagnostic;
@@ -130,7 +127,6 @@ fn cloud(
 impl Driver for OpenStack {
     type Call = Call;
     type Reply = Reply;
-    type Machine = Machine;
 
     fn facts(&self) -> ProviderFacts {
         self.context.facts.clone()
@@ -145,28 +141,30 @@ impl Driver for OpenStack {
         }
     }
 
-    fn begin(&self, job: &Job) -> Machine {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
         let context = self.context.clone();
         match job {
-            Job::Launch(order) => Machine::Launch(LaunchServer::new(context, order.clone())),
-            Job::Delete(id) => Machine::Delete(DeleteServer::new(context, id.clone())),
-            Job::Refresh => Machine::Refresh(Box::new(RefreshProvider::new(context))),
-            Job::List => Machine::List(ListServers::new(context)),
-            Job::ListServerIds => Machine::ListServerIds(ListServerIds::new()),
-            Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
+            Job::Launch(order) => Box::new(LaunchServer::new(context, order.clone())),
+            Job::Delete(id) => Box::new(DeleteServer::new(context, id.clone())),
+            Job::Refresh => Box::new(RefreshProvider::new(context)),
+            Job::List => Box::new(ListServers::new(context)),
+            Job::ListServerIds => Box::new(ListServerIds::new()),
+            Job::Console(id) => {
+                Box::new(OneCall::new("reading the console", calls::console(&id.to_string()), console_of))
+            }
             Job::Upload(order) if self.context.cloud.image_api_use_tasks => {
                 let of_cloud = self.context.cloud.image_properties.clone();
-                Machine::Import(ImportImage::new(order.clone(), context.settings.section.upload_timeout, of_cloud))
+                Box::new(ImportImage::new(order.clone(), context.settings.section.upload_timeout, of_cloud))
             }
-            Job::Upload(order) => Machine::Upload(UploadImage::new(context, order.clone())),
+            Job::Upload(order) => Box::new(UploadImage::new(context, order.clone())),
             Job::DeleteImage(id) => {
                 let call = calls::delete_image(&id.to_string());
-                Machine::DeleteImage(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
+                Box::new(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
             }
-            Job::ListImages => Machine::ListImages(ListImages::new()),
-            Job::ListUnused(kinds) => Machine::ListUnused(ListUnused::new(context, kinds)),
-            Job::DeleteUnused(resource) => Machine::DeleteUnused(unused_resources::delete(resource)),
-            Job::Inspect(_) | Job::Probe(_) => Machine::Unsupported,
+            Job::ListImages => Box::new(ListImages::new()),
+            Job::ListUnused(kinds) => Box::new(ListUnused::new(context, kinds)),
+            Job::DeleteUnused(resource) => Box::new(unused_resources::delete(resource)),
+            Job::Inspect(_) | Job::Probe(_) => Box::new(OneCall::unsupported()),
         }
     }
 
@@ -257,83 +255,6 @@ fn is_usable(cloud: CloudSettings) -> bool {
 fn console_of(reply: Reply) -> Result<Outcome, CloudError> {
     let Reply::Json(answer) = reply else { return Ok(Outcome::Console(None)) };
     Ok(Outcome::Console(answer.get("output").and_then(|text| text.as_str()).map(str::to_owned)))
-}
-
-/// State machine of one job.
-pub enum Machine {
-    Launch(LaunchServer),
-    Delete(DeleteServer),
-    Refresh(Box<RefreshProvider>),
-    List(ListServers),
-    ListServerIds(ListServerIds),
-    ListUnused(ListUnused),
-    DeleteUnused(OneCall<Call, Reply>),
-    Console(OneCall<Call, Reply>),
-    Upload(UploadImage),
-    Import(ImportImage),
-    DeleteImage(OneCall<Call, Reply>),
-    ListImages(ListImages),
-    /// Jobs for static hosts, which a cloud does not have.
-    Unsupported,
-}
-
-impl StateMachine for Machine {
-    type Call = Call;
-    type Reply = Reply;
-
-    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match self {
-            Machine::Launch(machine) => machine.step(input),
-            Machine::Delete(machine) => machine.step(input),
-            Machine::Refresh(machine) => machine.step(input),
-            Machine::List(machine) => machine.step(input),
-            Machine::ListServerIds(machine) => machine.step(input),
-            Machine::ListUnused(machine) => machine.step(input),
-            Machine::Console(machine) | Machine::DeleteImage(machine) | Machine::DeleteUnused(machine) => {
-                machine.step(input)
-            }
-            Machine::Upload(machine) => machine.step(input),
-            Machine::Import(machine) => machine.step(input),
-            Machine::ListImages(machine) => machine.step(input),
-            Machine::Unsupported => Next::Failed(CloudError::not_found("OpenStack has no such job")),
-        }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        match self {
-            Machine::Launch(machine) => machine.external_id(),
-            Machine::Upload(machine) => machine.external_id(),
-            Machine::Import(machine) => machine.external_id(),
-            Machine::Delete(_)
-            | Machine::Refresh(_)
-            | Machine::List(_)
-            | Machine::ListServerIds(_)
-            | Machine::ListUnused(_)
-            | Machine::DeleteUnused(_)
-            | Machine::Console(_)
-            | Machine::DeleteImage(_)
-            | Machine::ListImages(_)
-            | Machine::Unsupported => None,
-        }
-    }
-
-    fn label(&self) -> &'static str {
-        match self {
-            Machine::Launch(machine) => machine.label(),
-            Machine::Delete(machine) => machine.label(),
-            Machine::Refresh(_) => "refreshing",
-            Machine::List(_) => "listing servers",
-            Machine::ListServerIds(_) => "listing server ids",
-            Machine::ListUnused(_) => "listing unused resources",
-            Machine::DeleteUnused(machine) => machine.label(),
-            Machine::Console(_) => "reading the console",
-            Machine::Upload(machine) => machine.label(),
-            Machine::Import(machine) => machine.label(),
-            Machine::DeleteImage(machine) => machine.label(),
-            Machine::ListImages(_) => "listing images",
-            Machine::Unsupported => "ended",
-        }
-    }
 }
 
 #[cfg(test)]

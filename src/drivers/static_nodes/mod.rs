@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::keyscan::{self, ScanError, ScanMode, ScanTarget, Scanner};
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::{Job, Outcome};
@@ -79,7 +79,6 @@ impl ApiCall for Call {
 impl Driver for StaticNodes {
     type Call = Call;
     type Reply = HostCheck;
-    type Machine = OneCall<Call, HostCheck>;
 
     fn facts(&self) -> ProviderFacts {
         self.facts.clone()
@@ -113,8 +112,8 @@ impl Driver for StaticNodes {
         }
     }
 
-    fn begin(&self, job: &Job) -> Self::Machine {
-        match job {
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
+        Box::new(match job {
             Job::Launch(_) => {
                 let reason = String::from("static nodes are registered by configuration, they are not launched");
                 OneCall::finished(Err(CloudError::Denied(reason)))
@@ -123,9 +122,7 @@ impl Driver for StaticNodes {
             Job::Delete(_) => OneCall::finished(Ok(Outcome::Deleted)),
             Job::Upload(_) => OneCall::finished(Err(CloudError::Denied("static nodes take no images".to_owned()))),
             Job::ListImages => OneCall::finished(Ok(Outcome::Images(Vec::new()))),
-            Job::ListUnused(_) | Job::DeleteUnused(_) | Job::Console(_) | Job::DeleteImage(_) => {
-                OneCall::finished(Err(CloudError::not_found("static hosts have no such resources")))
-            }
+            Job::ListUnused(_) | Job::DeleteUnused(_) | Job::Console(_) | Job::DeleteImage(_) => OneCall::unsupported(),
             Job::List | Job::ListServerIds => OneCall::finished(Ok(Outcome::Listed(Arc::default()))),
             Job::Refresh => OneCall::finished(Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
@@ -136,7 +133,7 @@ impl Driver for StaticNodes {
                 Some(host) => probe(host.clone()),
                 None => OneCall::finished(Err(CloudError::not_found("no such host"))),
             },
-        }
+        })
     }
 
     async fn call(&self, call: Call, _: &CallGuard) -> Result<HostCheck, CloudError> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nodepool_driver::call_guard::CallGuard;
-use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::driver::{ApiCall, Driver, JobMachine};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::instance::{Instance, Inventory};
@@ -75,7 +75,6 @@ pub fn instance(name: &str) -> Instance {
 impl Driver for Cloud {
     type Call = Call;
     type Reply = Reply;
-    type Machine = Machine;
 
     fn facts(&self) -> ProviderFacts {
         ProviderFacts::initial()
@@ -85,8 +84,8 @@ impl Driver for Cloud {
         self.pace
     }
 
-    fn begin(&self, job: &Job) -> Machine {
-        Machine { job: job.clone(), id: None }
+    fn begin(&self, job: &Job) -> JobMachine<Self> {
+        Box::new(Machine { job: job.clone(), id: None })
     }
 
     async fn prepare(&self, call: &Call) -> Result<(), CloudError> {

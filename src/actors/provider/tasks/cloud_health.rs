@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use super::{CallId, Driver, Owner, RunningTask, Stage, Task, TaskId, Tasks, clock};
-use nodepool_driver::driver::ApiCall;
+use nodepool_driver::driver::{ApiCall, JobMachine};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::health::{CloudHealth, Decision};
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::{Input, StateMachine};
+use nodepool_driver::state_machine::Input;
 use nodepool_model::records::ids::{ExternalId, LabelName, ProviderName};
 use nodepool_model::records::time::Seconds;
 use nodepool_policy::provider::health::{OutageChange, RefusedLaunch};
@@ -39,7 +39,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Handles a failed call. While it is unknown whether the whole cloud is concerned, its job waits.
-    pub(super) fn call_failed(&mut self, id: TaskId, mut task: Task, machine: D::Machine, error: CloudError) {
+    pub(super) fn call_failed(&mut self, id: TaskId, mut task: Task, machine: JobMachine<D>, error: CloudError) {
         let now = self.now();
         let is_shared = matches!(task.owner, Owner::Internal | Owner::Probe | Owner::Watch);
         let error = match &mut self.health {
@@ -92,7 +92,7 @@ impl<D: Driver> Tasks<D> {
 
     /// It is known whether failed calls are part of an outage: their jobs continue with that result.
     fn resume_undecided(&mut self) {
-        let undecided = |(id, running): (&TaskId, &RunningTask<D::Machine>)| {
+        let undecided = |(id, running): (&TaskId, &RunningTask<JobMachine<D>>)| {
             matches!(running.stage, Stage::Undecided(..)).then_some(*id)
         };
         let ids: Vec<TaskId> = self.tasks.iter().filter_map(undecided).collect();
@@ -106,7 +106,7 @@ impl<D: Driver> Tasks<D> {
 
     /// The error of a launch without an instance whose next call must not be sent now: its creation, and during an
     /// outage also the search for an instance that may exist.
-    pub(super) fn rejection(&self, task: &Task, machine: &D::Machine, call: &D::Call) -> Option<CloudError> {
+    pub(super) fn rejection(&self, task: &Task, machine: &JobMachine<D>, call: &D::Call) -> Option<CloudError> {
         let Job::Launch(order) = &task.job else { return None };
         if machine.external_id().is_some() {
             return None;
@@ -121,7 +121,7 @@ impl<D: Driver> Tasks<D> {
 
     /// Ends launches whose creation is queued, but must not be sent now. Their requests may be served elsewhere.
     fn reject_queued_creations(&mut self) {
-        let rejected = |(id, running): (&TaskId, &RunningTask<D::Machine>)| {
+        let rejected = |(id, running): (&TaskId, &RunningTask<JobMachine<D>>)| {
             let Stage::Calling(machine, call_id) = &running.stage else { return None };
             let call = self.calls.get(call_id).filter(|call| call.started.is_none())?;
             Some((*id, *call_id, self.rejection(&running.task, machine, &call.call)?))
@@ -137,7 +137,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// A step of a launch may show that the cloud took the creation.
-    pub(super) fn on_creation(&mut self, was_known: bool, task: &Task, machine: &D::Machine) {
+    pub(super) fn on_creation(&mut self, was_known: bool, task: &Task, machine: &JobMachine<D>) {
         if let Job::Launch(order) = &task.job
             && !was_known
             && machine.external_id().is_some()

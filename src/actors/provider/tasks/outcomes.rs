@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tracing::warn;
 
 use super::{Driver, RunningTask, Stage, TaskId, Tasks, clock};
+use nodepool_driver::driver::JobMachine;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{Job, Outcome};
-use nodepool_driver::state_machine::StateMachine;
 use nodepool_model::records::resources::Resources;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 
@@ -135,7 +135,7 @@ impl<D: Driver> Tasks<D> {
     /// Ends the jobs that wait for a listing. The credentials of a drained provider do not change any more, so they
     /// would wait for ever; the provider that replaces it deletes what they leave.
     pub(super) fn end_observers(&mut self) {
-        let is_observing = |running: &RunningTask<D::Machine>| matches!(running.stage, Stage::Observing(..));
+        let is_observing = |running: &RunningTask<JobMachine<D>>| matches!(running.stage, Stage::Observing(..));
         let observing: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_observing(running)).map(|(id, _)| *id).collect();
         for id in observing {

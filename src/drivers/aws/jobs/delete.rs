@@ -10,7 +10,7 @@ use crate::aws::context::ProviderContext;
 use crate::aws::instances::{AwsId, instance_key};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -48,27 +48,11 @@ enum Step {
     Finished,
 }
 
-impl DeleteInstance {
-    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        Self { context, id: AwsId::of(id), obstacle: None, release_pause: OCCUPIED_PAUSE, step: Step::Begin }
-    }
+impl StateMachine for DeleteInstance {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin => "start",
-            Step::Terminating => "start deleting instance",
-            Step::AwaitingEnd(..) => "deleting instance",
-            Step::Releasing => "start releasing host",
-            Step::AwaitingRelease => "releasing host",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => match self.id.instance {
                 Some(_) => self.terminate(Seconds::ZERO),
@@ -94,6 +78,27 @@ impl DeleteInstance {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "start",
+            Step::Terminating => "start deleting instance",
+            Step::AwaitingEnd(..) => "deleting instance",
+            Step::Releasing => "start releasing host",
+            Step::AwaitingRelease => "releasing host",
+            Step::Finished => "complete",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+}
+
+impl DeleteInstance {
+    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
+        Self { context, id: AwsId::of(id), obstacle: None, release_pause: OCCUPIED_PAUSE, step: Step::Begin }
     }
 
     fn terminate(&mut self, delay: Seconds) -> Next<Call> {

@@ -10,7 +10,7 @@ use crate::aws::context::ProviderContext;
 use crate::aws::image_id::ImageId;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::StoredImage;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
@@ -44,19 +44,11 @@ enum Reads {
     ObjectTags,
 }
 
-impl ListImages {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self {
-            context,
-            found: Vec::new(),
-            of_images: BTreeSet::new(),
-            of_tasks: BTreeMap::new(),
-            keys: VecDeque::new(),
-            reads: Reads::SnapshotTasks,
-        }
-    }
+impl StateMachine for ListImages {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match input {
             Input::Start => Next::Call(calls::snapshot_tasks(None)),
             Input::Reply(Ok(Reply::SnapshotTasks(page))) => {
@@ -117,6 +109,23 @@ impl ListImages {
             Input::Reply(Ok(Reply::Refused(error))) => self.refused(error),
             Input::Reply(Err(error)) => Next::Failed(error),
             input => Next::Failed(failed(format!("unexpected {input:?}"))),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing images"
+    }
+}
+
+impl ListImages {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self {
+            context,
+            found: Vec::new(),
+            of_images: BTreeSet::new(),
+            of_tasks: BTreeMap::new(),
+            keys: VecDeque::new(),
+            reads: Reads::SnapshotTasks,
         }
     }
 
@@ -202,12 +211,11 @@ enum Step {
     Finished,
 }
 
-impl DeleteImage {
-    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        Self { context, id: ImageId::of(id), snapshots: VecDeque::new(), retries: 0, step: Step::Begin }
-    }
+impl StateMachine for DeleteImage {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::Reading, Input::Reply(Ok(reply))) => self.on_image(reply),
@@ -225,6 +233,16 @@ impl DeleteImage {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "deleting image"
+    }
+}
+
+impl DeleteImage {
+    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
+        Self { context, id: ImageId::of(id), snapshots: VecDeque::new(), retries: 0, step: Step::Begin }
     }
 
     fn begin(&mut self) -> Next<Call> {

@@ -14,7 +14,7 @@ use crate::aws::request_body::Launch;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_driver::job::{LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use reqwest::StatusCode;
@@ -63,48 +63,11 @@ enum Step {
     Finished,
 }
 
-impl LaunchInstance {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
-        let label = context.label(&order);
-        let id = order.prior_instance.as_ref().map(AwsId::of).unwrap_or_default();
-        let external_id = order.prior_instance.clone();
-        Self {
-            context,
-            order,
-            label,
-            id,
-            external_id,
-            places: VecDeque::new(),
-            image_id: String::new(),
-            lost: 0,
-            has_created_template: false,
-            obstacle: None,
-            step: Step::Begin,
-        }
-    }
+impl StateMachine for LaunchInstance {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.external_id.as_ref()
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin => "start",
-            Step::Searching(_) => "searching for an earlier instance",
-            Step::ReadingImage | Step::CreatingTemplate => "start creating instance",
-            Step::AllocatingHost => "submit allocating host",
-            Step::AwaitingHost => "allocating host",
-            Step::Creating => "submit creating instance",
-            Step::Booting(_) => "creating instance",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::Searching(left), Input::Observed(inventory)) => self.search(left, inventory),
@@ -127,6 +90,48 @@ impl LaunchInstance {
             (_, Input::Reply(Ok(Reply::Refused(error)))) => Next::Failed(error.into_error()),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "start",
+            Step::Searching(_) => "searching for an earlier instance",
+            Step::ReadingImage | Step::CreatingTemplate => "start creating instance",
+            Step::AllocatingHost => "submit allocating host",
+            Step::AwaitingHost => "allocating host",
+            Step::Creating => "submit creating instance",
+            Step::Booting(_) => "creating instance",
+            Step::Finished => "complete",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+}
+
+impl LaunchInstance {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
+        let label = context.label(&order);
+        let id = order.prior_instance.as_ref().map(AwsId::of).unwrap_or_default();
+        let external_id = order.prior_instance.clone();
+        Self {
+            context,
+            order,
+            label,
+            id,
+            external_id,
+            places: VecDeque::new(),
+            image_id: String::new(),
+            lost: 0,
+            has_created_template: false,
+            obstacle: None,
+            step: Step::Begin,
         }
     }
 

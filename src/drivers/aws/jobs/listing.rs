@@ -9,7 +9,7 @@ use crate::aws::context::ProviderContext;
 use crate::aws::instances;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::time::Seconds;
 
 /// An inconsistent listing is begun anew at most so often, after this pause.
@@ -51,12 +51,11 @@ pub struct ListInstances {
     pages: InstancePages,
 }
 
-impl ListInstances {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, pages: InstancePages::default() }
-    }
+impl StateMachine for ListInstances {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match input {
             Input::Start => Next::Call(calls::instances(None)),
             Input::Reply(Ok(reply)) => match self.pages.add(reply) {
@@ -69,5 +68,15 @@ impl ListInstances {
             Input::Reply(Err(error)) => Next::Failed(error),
             input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing instances"
+    }
+}
+
+impl ListInstances {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self { context, pages: InstancePages::default() }
     }
 }

@@ -14,7 +14,7 @@ use crate::aws::quota_codes;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::resources::Resources;
 use tracing::warn;
 
@@ -73,6 +73,27 @@ impl Query {
     }
 }
 
+impl StateMachine for RefreshProvider {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match input {
+            Input::Start => {
+                self.queries.push_back(Query::Instances(None));
+                self.next()
+            }
+            Input::Reply(Ok(reply)) => self.on_reply(reply),
+            Input::Reply(Err(error)) => self.query_failed(&error),
+            input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        "refreshing"
+    }
+}
+
 impl RefreshProvider {
     pub fn new(context: Arc<ProviderContext>) -> Self {
         Self {
@@ -88,18 +109,6 @@ impl RefreshProvider {
             quotas_denied: BTreeMap::new(),
             reads_limits: false,
             has_planned_defaults: false,
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match input {
-            Input::Start => {
-                self.queries.push_back(Query::Instances(None));
-                self.next()
-            }
-            Input::Reply(Ok(reply)) => self.on_reply(reply),
-            Input::Reply(Err(error)) => self.query_failed(&error),
-            input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::aws::leaks::{HOSTS, IMAGES, OBJECTS, SNAPSHOTS, TEMPLATES, VOLUMES, i
 use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next, OneCall};
+use nodepool_driver::state_machine::{Input, Next, OneCall, StateMachine};
 use nodepool_model::config::upload_config::StoredImage;
 use nodepool_model::records::ids::ExternalId;
 
@@ -27,15 +27,11 @@ pub struct ListUnused {
     unused: UnusedResources,
 }
 
-impl ListUnused {
-    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
-        let (of_uploads, others): (Vec<&'static str>, Vec<&'static str>) =
-            kinds.iter().partition(|kind| is_of_uploads(kind));
-        let images = (!of_uploads.is_empty()).then(|| (ListImages::new(context.clone()), of_uploads));
-        Self { context, kinds: others.into(), images, unused: UnusedResources::default() }
-    }
+impl StateMachine for ListUnused {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         if self.kinds.is_empty() && !matches!(input, Input::Start) {
             return self.list_images(input);
         }
@@ -56,6 +52,19 @@ impl ListUnused {
         }
         self.kinds.pop_front();
         self.list(None)
+    }
+
+    fn label(&self) -> &'static str {
+        "listing unused resources"
+    }
+}
+
+impl ListUnused {
+    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
+        let (of_uploads, others): (Vec<&'static str>, Vec<&'static str>) =
+            kinds.iter().partition(|kind| is_of_uploads(kind));
+        let images = (!of_uploads.is_empty()).then(|| (ListImages::new(context.clone()), of_uploads));
+        Self { context, kinds: others.into(), images, unused: UnusedResources::default() }
     }
 
     fn list(&mut self, next: Option<&str>) -> Next<Call> {

@@ -22,10 +22,11 @@ use crate::aws::image_body::ImageBody;
 use crate::aws::image_id::ImageId;
 use crate::aws::jobs::images::{DeleteImage, ListImages};
 use crate::aws::jobs::import_wait::ImportWait;
-use crate::common::object_store::{self, FilePart};
+use crate::common::object_store;
+use crate::common::part_upload::{MAX_FAILURES, PartUpload, REPEAT_PAUSE, Stored};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::UploadOrder;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
@@ -33,9 +34,6 @@ use nodepool_model::records::time::Seconds;
 /// Parts of an object that one call sends, and blocks of a snapshot.
 const PARTS_PER_CALL: usize = 10;
 const BLOCKS_PER_CALL: usize = 128;
-/// So many calls in a row may send nothing.
-const MAX_FAILURES: u32 = 5;
-const REPEAT_PAUSE: Seconds = Seconds(2.0);
 
 pub struct UploadImage {
     context: Arc<ProviderContext>,
@@ -45,9 +43,7 @@ pub struct UploadImage {
     id: Option<ExternalId>,
     key: String,
     /// Parts or blocks that are still to be sent.
-    pending: BTreeMap<u32, FilePart>,
-    etags: BTreeMap<u32, String>,
-    failures: u32,
+    parts: PartUpload,
     wait: ImportWait,
     snapshot: Option<Snapshot>,
     /// The AMI, as soon as there is one.
@@ -86,58 +82,22 @@ enum Step {
     Finished,
 }
 
-impl UploadImage {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
-        let spec = context.settings.disk_images.get(&order.image).cloned();
-        let key = format!("{}.{}", order.name, order.format);
-        Self {
-            context,
-            order,
-            spec,
-            id: None,
-            key,
-            pending: BTreeMap::new(),
-            etags: BTreeMap::new(),
-            failures: 0,
-            wait: ImportWait::default(),
-            snapshot: None,
-            image: None,
-            step: Step::Begin,
-        }
-    }
+impl StateMachine for UploadImage {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::SearchingOld(_) => "searching for the image",
-            Step::DeletingOld(..) => "deleting what an earlier attempt left",
-            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject(_) | Step::Aborting(_) => {
-                "sending to the bucket"
-            }
-            Step::ImportingSnapshot | Step::SearchingSnapshotTask | Step::AwaitingSnapshot(_) => "importing snapshot",
-            Step::ImportingImage | Step::SearchingImageTask | Step::AwaitingImage(_) => "importing image",
-            Step::StartingSnapshot | Step::SendingBlocks | Step::CompletingSnapshot => "writing snapshot",
-            Step::DeletingObject(_) => "deleting the object",
-            Step::Tagging => "tagging",
-            Step::ReadingSnapshot | Step::Registering | Step::SearchingRegistered => "registering image",
-            Step::Finished => "ended",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::SearchingOld(listing), input) => self.search_old(listing, input),
             (Step::DeletingOld(deletion, left), input) => self.go_on_deleting(deletion, left, input),
             (Step::BeginningObject, Input::Reply(Ok(Reply::Begun(begun)))) => {
                 self.set_id(ImageId::Object(self.key.clone()));
-                self.pending = object_store::parts(&self.order.file, self.order.size);
+                let parts = object_store::parts(&self.order.file, self.order.size);
+                self.parts = PartUpload::new(self.order.clone(), parts);
                 self.send_parts(begun.upload, Seconds::ZERO)
             }
-            (Step::SendingParts(upload), Input::Reply(result)) => match self.on_sent(result) {
+            (Step::SendingParts(upload), Input::Reply(result)) => match self.parts.on_sent(stored(result)) {
                 Ok(pause) => self.send_parts(upload, pause),
                 Err(error) => self.abort(&upload, error),
             },
@@ -158,7 +118,7 @@ impl UploadImage {
             }
             (Step::AwaitingImage(id), Input::Reply(Err(CloudError::Deadline))) => self.poll_image(id),
             (Step::StartingSnapshot, Input::Reply(Ok(reply))) => self.on_started(reply),
-            (Step::SendingBlocks, Input::Reply(result)) => match self.on_sent(result) {
+            (Step::SendingBlocks, Input::Reply(result)) => match self.parts.on_sent(stored(result)) {
                 Ok(pause) => self.send_blocks(pause),
                 Err(error) => Next::Failed(error),
             },
@@ -181,6 +141,46 @@ impl UploadImage {
             (_, Input::Reply(Ok(Reply::Refused(error)))) => self.fail(error.into_error()),
             (_, Input::Reply(Err(error))) => self.fail(error),
             (_, input) => Next::Failed(failed(format!("unexpected {input:?} while an image is uploaded"))),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::SearchingOld(_) => "searching for the image",
+            Step::DeletingOld(..) => "deleting what an earlier attempt left",
+            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject(_) | Step::Aborting(_) => {
+                "sending to the bucket"
+            }
+            Step::ImportingSnapshot | Step::SearchingSnapshotTask | Step::AwaitingSnapshot(_) => "importing snapshot",
+            Step::ImportingImage | Step::SearchingImageTask | Step::AwaitingImage(_) => "importing image",
+            Step::StartingSnapshot | Step::SendingBlocks | Step::CompletingSnapshot => "writing snapshot",
+            Step::DeletingObject(_) => "deleting the object",
+            Step::Tagging => "tagging",
+            Step::ReadingSnapshot | Step::Registering | Step::SearchingRegistered => "registering image",
+            Step::Finished => "ended",
+        }
+    }
+}
+
+impl UploadImage {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
+        let spec = context.settings.disk_images.get(&order.image).cloned();
+        let key = format!("{}.{}", order.name, order.format);
+        Self {
+            context,
+            parts: PartUpload::new(order.clone(), BTreeMap::new()),
+            order,
+            spec,
+            id: None,
+            key,
+            wait: ImportWait::default(),
+            snapshot: None,
+            image: None,
+            step: Step::Begin,
         }
     }
 
@@ -280,48 +280,27 @@ impl UploadImage {
     }
 
     fn send_parts(&mut self, upload: String, pause: Seconds) -> Next<Call> {
-        let next: Vec<(u32, FilePart)> =
-            self.pending.iter().take(PARTS_PER_CALL).map(|(number, part)| (*number, part.clone())).collect();
+        let next = self.parts.next(PARTS_PER_CALL);
         if next.is_empty() {
-            let call = calls::complete_object(self.bucket(), &self.key, &upload, &self.etags).after(pause);
+            let call = calls::complete_object(self.bucket(), &self.key, &upload, &self.parts.stored).after(pause);
             return self.call(Step::CompletingObject(upload), call);
         }
         let call = calls::send_parts(self.bucket(), &self.key, &upload, next).after(pause);
         self.call(Step::SendingParts(upload), call)
     }
 
-    /// Parts that were stored are not sent again. Returns the pause before the next call.
-    fn on_sent(&mut self, result: Result<Reply, CloudError>) -> Result<Seconds, CloudError> {
-        let error = match result {
-            Ok(Reply::Sent(stored, error)) => {
-                self.failures = 0;
-                for (number, tag) in stored {
-                    self.pending.remove(&number);
-                    self.etags.insert(number, tag);
-                }
-                let left: u64 = self.pending.values().map(|part| part.length).sum();
-                self.order.progress.set(self.order.size.saturating_sub(left));
-                return Ok(if error.is_some() { REPEAT_PAUSE } else { Seconds::ZERO });
-            }
-            Ok(Reply::Refused(error)) => error.into_error(),
-            Ok(reply) => failed(format!("unexpected reply {reply:?}")),
-            Err(error) => error,
-        };
-        self.may_repeat(error)
-    }
-
     /// A completion without a response is repeated. If it had an effect, there is no such upload any more.
     fn on_object_completed(&mut self, upload: String, result: Result<Reply, CloudError>) -> Next<Call> {
         let error = match result {
             Ok(Reply::Done) => return self.import(Seconds::ZERO),
-            Ok(Reply::Refused(error)) if error.code == "NoSuchUpload" && self.failures > 0 => {
+            Ok(Reply::Refused(error)) if error.code == "NoSuchUpload" && self.parts.failures > 0 => {
                 return self.import(Seconds::ZERO);
             }
             Ok(Reply::Refused(error)) => error.into_error(),
             Ok(reply) => failed(format!("the object was not completed: {reply:?}")),
             Err(error) => error,
         };
-        match self.may_repeat(error) {
+        match self.parts.may_repeat(error) {
             Ok(pause) => self.send_parts(upload, pause),
             Err(error) => self.abort(&upload, error),
         }
@@ -330,12 +309,6 @@ impl UploadImage {
     fn abort(&mut self, upload: &str, error: CloudError) -> Next<Call> {
         let call = calls::abort_object(self.bucket(), &self.key, upload);
         self.call(Step::Aborting(error), call)
-    }
-
-    fn may_repeat(&mut self, error: CloudError) -> Result<Seconds, CloudError> {
-        self.failures += 1;
-        let may_pass = matches!(error, CloudError::Failed { .. } | CloudError::Deadline | CloudError::Outage { .. });
-        if may_pass && self.failures <= MAX_FAILURES { Ok(REPEAT_PAUSE) } else { Err(error) }
     }
 
     fn import(&mut self, delay: Seconds) -> Next<Call> {
@@ -456,14 +429,15 @@ impl UploadImage {
                 Some(id) => {
                     self.set_id(ImageId::Snapshot(id.to_owned()));
                     self.snapshot = Some(Snapshot { snapshot_id: id.to_owned(), ..Snapshot::default() });
-                    self.pending = blocks(&self.order.file, self.order.size);
+                    let blocks = blocks(&self.order.file, self.order.size);
+                    self.parts = PartUpload::new(self.order.clone(), blocks);
                     self.send_blocks(Seconds::ZERO)
                 }
                 None => Next::Failed(failed("the response to StartSnapshot has no id")),
             },
             // Its token makes a repetition harmless.
-            Reply::Lost(detail) if self.failures < MAX_FAILURES => {
-                self.failures += 1;
+            Reply::Lost(detail) if self.parts.failures < MAX_FAILURES => {
+                self.parts.failures += 1;
                 warn!(provider = %self.context.provider, detail, "StartSnapshot had no response; it is repeated");
                 let body = self.with_body(|body| body.start_snapshot()).unwrap_or(json!({}));
                 self.call(Step::StartingSnapshot, calls::start_snapshot(&body).after(REPEAT_PAUSE))
@@ -479,8 +453,7 @@ impl UploadImage {
     }
 
     fn send_blocks(&mut self, pause: Seconds) -> Next<Call> {
-        let next: Vec<(u32, FilePart)> =
-            self.pending.iter().take(BLOCKS_PER_CALL).map(|(index, part)| (*index, part.clone())).collect();
+        let next = self.parts.next(BLOCKS_PER_CALL);
         if next.is_empty() {
             return self.complete_snapshot(Seconds::ZERO);
         }
@@ -489,7 +462,7 @@ impl UploadImage {
     }
 
     fn complete_snapshot(&mut self, delay: Seconds) -> Next<Call> {
-        let call = calls::complete_snapshot(&self.snapshot_id(), self.etags.len()).after(delay);
+        let call = calls::complete_snapshot(&self.snapshot_id(), self.parts.stored.len()).after(delay);
         self.call(Step::CompletingSnapshot, call)
     }
 
@@ -594,5 +567,14 @@ impl UploadImage {
     fn call(&mut self, step: Step, call: Call) -> Next<Call> {
         self.step = step;
         Next::Call(call)
+    }
+}
+
+/// The parts that a call has stored.
+fn stored(result: Result<Reply, CloudError>) -> Result<Stored, CloudError> {
+    match result? {
+        Reply::Sent(stored, error) => Ok((stored, error)),
+        Reply::Refused(error) => Err(error.into_error()),
+        reply => Err(failed(format!("unexpected reply {reply:?}"))),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::errors::Detail;
 
@@ -13,7 +14,7 @@ pub type Tags = BTreeMap<String, String>;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListPage {
-    pub value: Vec<Value>,
+    pub value: Vec<Box<RawValue>>,
     #[serde(default)]
     pub next_link: Option<String>,
 }
@@ -240,19 +241,18 @@ pub struct OperationStatus {
 mod tests {
     use super::*;
     use crate::common::tolerant_json::read;
-    use serde_json::json;
 
     #[test]
     fn fields_that_are_null_count_as_missing() {
-        let value =
-            json!({"name": "np1", "properties": {"provisioningState": null, "hardwareProfile": {"vmSize": null}}});
-        assert_eq!(read::<Machine>(value).unwrap().properties, MachineProperties::default());
+        let json =
+            br#"{"name": "np1", "properties": {"provisioningState": null, "hardwareProfile": {"vmSize": null}}}"#;
+        assert_eq!(read::<Machine>(json).unwrap().properties, MachineProperties::default());
     }
 
     #[test]
     fn a_list_without_its_values_is_no_empty_list() {
-        assert!(read::<ListPage>(json!({})).is_err() && read::<ListPage>(json!({"value": null})).is_err());
-        assert_eq!(read::<ListPage>(json!({"value": [], "nextLink": null})).unwrap().value.len(), 0);
+        assert!(read::<ListPage>(b"{}").is_err() && read::<ListPage>(br#"{"value": null}"#).is_err());
+        assert_eq!(read::<ListPage>(br#"{"value": [], "nextLink": null}"#).unwrap().value.len(), 0);
     }
 
     #[test]

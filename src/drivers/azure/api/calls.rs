@@ -9,6 +9,7 @@ use nodepool_driver::state_machine::Lane;
 use nodepool_model::records::time::Seconds;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::errors::{ApiError, failed};
@@ -121,7 +122,8 @@ pub enum Reply {
 
 pub struct Answer {
     pub status: StatusCode,
-    pub body: Value,
+    /// Null if the response has no body.
+    pub body: Box<RawValue>,
     pub operation: Option<OperationLink>,
     pub retry_after: Option<Seconds>,
 }
@@ -143,8 +145,13 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.body.get()).unwrap_or_default()
+    }
+
     pub fn read<T: DeserializeOwned>(self) -> Result<T, CloudError> {
-        tolerant_json::read(self.body).map_err(|error| failed(format!("cannot read an answer: {error}")))
+        tolerant_json::read(self.body.get().as_bytes())
+            .map_err(|error| failed(format!("cannot read an answer: {error}")))
     }
 }
 

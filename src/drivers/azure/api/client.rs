@@ -8,7 +8,7 @@ use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, StatusCode, Url, redirect};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::calls::{Answer, ArmRequest, Call, Link, OperationLink, Page, Reply, SasUrl};
 use super::credentials::{Account, Credentials};
@@ -162,11 +162,11 @@ fn is_same_host(url: &Url, endpoint: &Url) -> bool {
     url.origin() == endpoint.origin() && url.username().is_empty() && url.password().is_none()
 }
 
-fn read_body(body: &[u8]) -> Result<Value, serde_json::Error> {
-    if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(body) }
+fn read_body(body: &[u8]) -> Result<Box<RawValue>, serde_json::Error> {
+    serde_json::from_slice(if body.is_empty() { b"null" } else { body })
 }
 
-fn answer(status: StatusCode, headers: &HeaderMap, body: Value) -> Answer {
+fn answer(status: StatusCode, headers: &HeaderMap, body: Box<RawValue>) -> Answer {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let status_link = header("azure-asyncoperation").map(OperationLink::Status);
     let operation = status_link.or_else(|| header("location").map(OperationLink::Location));

@@ -56,7 +56,7 @@ impl ApiError {
     pub fn read(status: StatusCode, body: &[u8]) -> Self {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         let detail = value.get("error").filter(|error| error.is_object()).unwrap_or(&value);
-        let detail: Detail = tolerant_json::read(detail.clone()).unwrap_or_default();
+        let detail: Detail = tolerant_json::read_value(detail.clone()).unwrap_or_default();
         match detail.code.is_empty() && detail.message.is_empty() {
             true => Self { status, code: String::new(), message: truncated(&String::from_utf8_lossy(body)) },
             false => Self::of(status, detail),

@@ -12,7 +12,7 @@ use crate::azure::request_body::CREATION;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use tracing::warn;
@@ -48,26 +48,11 @@ enum Step {
     Finished,
 }
 
-impl DeleteInstance {
-    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        let name = id.to_string();
-        Self { context, name, waits: None, since: 0, looks: 0, obstacle: None, step: Step::Begin }
-    }
+impl StateMachine for DeleteInstance {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::Reading => "start",
-            Step::Deleting | Step::AwaitingEnd => "deleting vm",
-            Step::AwaitingParts | Step::DeletingPart => "deleting its parts",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.context.has_seen(&self.name) => self.delete(Seconds::ZERO),
             (Step::Begin, Input::Start) => {
@@ -84,6 +69,26 @@ impl DeleteInstance {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Reading => "start",
+            Step::Deleting | Step::AwaitingEnd => "deleting vm",
+            Step::AwaitingParts | Step::DeletingPart => "deleting its parts",
+            Step::Finished => "complete",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+}
+
+impl DeleteInstance {
+    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
+        let name = id.to_string();
+        Self { context, name, waits: None, since: 0, looks: 0, obstacle: None, step: Step::Begin }
     }
 
     fn on_read(&mut self, reply: Reply) -> Next<Call> {

@@ -12,7 +12,7 @@ use crate::azure::jobs::listing::Pages;
 use crate::azure::jobs::operation::{Await, Awaited};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::{PROVIDER_MARK, StoredImage};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
@@ -25,12 +25,11 @@ pub struct ListImages {
     pages: Pages,
 }
 
-impl ListImages {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, pages: Pages::new(Kind::Image.list_key()) }
-    }
+impl StateMachine for ListImages {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         let result = match input {
             Input::Start => return Next::Call(self.context.scope.list(Kind::Image)),
             Input::Reply(result) => result.and_then(|reply| self.pages.add(reply)),
@@ -49,6 +48,16 @@ impl ListImages {
             }
             Err(error) => Next::Failed(error),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing images"
+    }
+}
+
+impl ListImages {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self { context, pages: Pages::new(Kind::Image.list_key()) }
     }
 }
 
@@ -78,22 +87,11 @@ enum Step {
     Finished,
 }
 
-impl DeleteImage {
-    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        let marks = Tags::from([(PROVIDER_MARK.to_owned(), context.provider.to_string())]);
-        Self::with_marks(context, &id.to_string(), marks)
-    }
+impl StateMachine for DeleteImage {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn with_marks(context: Arc<ProviderContext>, name: &str, marks: Tags) -> Self {
-        Self { context, name: name.to_owned(), marks, repeats: 0, has_existed: false, step: Step::Begin }
-    }
-
-    /// Begins with the disk, and leaves the image.
-    pub fn begin_with_disk(&mut self) -> Next<Call> {
-        self.read_disk()
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => {
                 let call = self.context.scope.get(Kind::Image, &self.name);
@@ -121,6 +119,26 @@ impl DeleteImage {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "deleting image"
+    }
+}
+
+impl DeleteImage {
+    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
+        let marks = Tags::from([(PROVIDER_MARK.to_owned(), context.provider.to_string())]);
+        Self::with_marks(context, &id.to_string(), marks)
+    }
+
+    pub fn with_marks(context: Arc<ProviderContext>, name: &str, marks: Tags) -> Self {
+        Self { context, name: name.to_owned(), marks, repeats: 0, has_existed: false, step: Step::Begin }
+    }
+
+    /// Begins with the disk, and leaves the image.
+    pub fn begin_with_disk(&mut self) -> Next<Call> {
+        self.read_disk()
     }
 
     fn go_on(

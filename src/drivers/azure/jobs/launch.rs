@@ -16,7 +16,7 @@ use crate::azure::request_body::{self, CREATION, creation_mark};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::{LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -65,6 +65,48 @@ enum Step {
     Finished,
 }
 
+impl StateMachine for LaunchInstance {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
+            (Step::Begin, Input::Start) => self.begin(),
+            (Step::Searching(left), Input::Reply(Ok(reply))) => self.search(left, reply),
+            (Step::ListingImages(pages), Input::Reply(Ok(reply))) => self.on_images(pages, reply),
+            (Step::Creating, Input::Reply(Ok(reply))) => self.on_created(reply),
+            (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
+                self.read_existing("no response within the deadline".to_owned())
+            }
+            (Step::ReadingExisting, Input::Reply(reply)) => self.on_existing(reply),
+            (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
+            (Step::ReadingOperation(error), Input::Reply(reply)) => self.on_operation(error, reply),
+            (Step::ReadingStates(error), Input::Reply(reply)) => self.on_states(error, reply),
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "start",
+            Step::Searching(_) | Step::ReadingExisting => "searching for an earlier machine",
+            Step::ListingImages(_) => "searching for the image",
+            Step::Creating | Step::Booting => "creating vm",
+            Step::ReadingOperation(_) | Step::ReadingStates(_) => "reading why the creation failed",
+            Step::Finished => "complete",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+}
+
 impl LaunchInstance {
     pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
         let label = context.label(&order);
@@ -82,43 +124,6 @@ impl LaunchInstance {
             waits: None,
             obstacle: None,
             step: Step::Begin,
-        }
-    }
-
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin => "start",
-            Step::Searching(_) | Step::ReadingExisting => "searching for an earlier machine",
-            Step::ListingImages(_) => "searching for the image",
-            Step::Creating | Step::Booting => "creating vm",
-            Step::ReadingOperation(_) | Step::ReadingStates(_) => "reading why the creation failed",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match (std::mem::replace(&mut self.step, Step::Finished), input) {
-            (Step::Begin, Input::Start) => self.begin(),
-            (Step::Searching(left), Input::Reply(Ok(reply))) => self.search(left, reply),
-            (Step::ListingImages(pages), Input::Reply(Ok(reply))) => self.on_images(pages, reply),
-            (Step::Creating, Input::Reply(Ok(reply))) => self.on_created(reply),
-            (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
-                self.read_existing("no response within the deadline".to_owned())
-            }
-            (Step::ReadingExisting, Input::Reply(reply)) => self.on_existing(reply),
-            (Step::Booting, Input::Observed(inventory)) => self.check_boot(inventory),
-            (Step::ReadingOperation(error), Input::Reply(reply)) => self.on_operation(error, reply),
-            (Step::ReadingStates(error), Input::Reply(reply)) => self.on_states(error, reply),
-            (_, Input::Reply(Err(error))) => Next::Failed(error),
-            (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::azure::api::api_types::{self, ListPage, Machine};
 use crate::azure::api::calls::{self, Call, Kind, Reply, Scope};
@@ -14,13 +14,13 @@ use crate::azure::instances::{self, Found};
 use crate::common::tolerant_json;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 
 /// Pages of one list.
 #[derive(Debug)]
 pub struct Pages {
     key: &'static str,
-    values: Vec<Value>,
+    values: Vec<Box<RawValue>>,
     links: BTreeSet<String>,
 }
 
@@ -50,7 +50,7 @@ impl Pages {
 
     /// The elements of all pages.
     pub fn read<T: DeserializeOwned>(&mut self) -> Vec<T> {
-        tolerant_json::read_elements(self.key, std::mem::take(&mut self.values), api_types::ESSENTIAL)
+        tolerant_json::read_elements(self.key, &std::mem::take(&mut self.values), api_types::ESSENTIAL)
     }
 }
 
@@ -139,12 +139,11 @@ pub struct ListInstances {
     look: Option<Look>,
 }
 
-impl ListInstances {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, look: None }
-    }
+impl StateMachine for ListInstances {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (input, &mut self.look) {
             (Input::Start, look) => {
                 let (begun, call) = Look::begin(self.context.clone());
@@ -162,5 +161,15 @@ impl ListInstances {
             (Input::Reply(Err(error)), _) => Next::Failed(error),
             (input, _) => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing instances"
+    }
+}
+
+impl ListInstances {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self { context, look: None }
     }
 }

@@ -38,7 +38,7 @@ pub fn state(link: &OperationLink, reply: Reply) -> Result<State, CloudError> {
     };
     match link {
         OperationLink::Location(_) if answer.status == StatusCode::ACCEPTED => Ok(State::Running),
-        OperationLink::Location(_) => Ok(State::Succeeded(answer.body)),
+        OperationLink::Location(_) => Ok(State::Succeeded(answer.value())),
         OperationLink::Status(_) => {
             let status: OperationStatus = answer.read()?;
             match status.status.as_str() {
@@ -77,7 +77,7 @@ impl Await {
                 let poll = wait.poll(answer.retry_after);
                 (Some(wait), poll)
             }
-            _ => (None, Awaited::Ended(Ok(answer.body))),
+            _ => (None, Awaited::Ended(Ok(answer.value()))),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::azure::jobs::listing::{Look, Pages};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::resources::Resources;
 use tracing::warn;
 
@@ -42,20 +42,11 @@ impl Query {
     }
 }
 
-impl RefreshProvider {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self {
-            context,
-            look: None,
-            query: Query::Machines,
-            pages: Pages::new("skus.list"),
-            usages: None,
-            failed: Vec::new(),
-            refused: Vec::new(),
-        }
-    }
+impl StateMachine for RefreshProvider {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match input {
             Input::Start => {
                 let (look, call) = Look::begin(self.context.clone());
@@ -67,6 +58,24 @@ impl RefreshProvider {
                 Err(error) => self.query_failed(error),
             },
             input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        "refreshing"
+    }
+}
+
+impl RefreshProvider {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self {
+            context,
+            look: None,
+            query: Query::Machines,
+            pages: Pages::new("skus.list"),
+            usages: None,
+            failed: Vec::new(),
+            refused: Vec::new(),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::azure::leaks::{self, ADDRESSES, DISKS, IMAGES, INTERFACES, UPLOAD_DIS
 use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -32,19 +32,11 @@ pub struct ListUnused {
     unused: UnusedResources,
 }
 
-impl ListUnused {
-    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
-        let kinds = kinds.iter().copied().collect();
-        Self {
-            context,
-            kinds,
-            pages: Pages::new(""),
-            free_interfaces: BTreeSet::new(),
-            unused: UnusedResources::default(),
-        }
-    }
+impl StateMachine for ListUnused {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         let result = match input {
             Input::Start => return self.list(),
             Input::Reply(result) => result.and_then(|reply| self.on_page(reply)),
@@ -62,6 +54,23 @@ impl ListUnused {
         }
         self.kinds.pop_front();
         self.list()
+    }
+
+    fn label(&self) -> &'static str {
+        "listing unused resources"
+    }
+}
+
+impl ListUnused {
+    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
+        let kinds = kinds.iter().copied().collect();
+        Self {
+            context,
+            kinds,
+            pages: Pages::new(""),
+            free_interfaces: BTreeSet::new(),
+            unused: UnusedResources::default(),
+        }
     }
 
     fn list(&mut self) -> Next<Call> {
@@ -141,16 +150,11 @@ pub struct DeleteUnused {
     obstacle: Option<String>,
 }
 
-impl DeleteUnused {
-    pub fn new(context: Arc<ProviderContext>, kind: Kind, resource: &CloudResource) -> Self {
-        Self { context, kind, name: resource.id.to_string(), early: 0, wait: None, obstacle: None }
-    }
+impl StateMachine for DeleteUnused {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (self.wait.take(), input) {
             (None, Input::Start) => Next::Call(self.delete()),
             (Some(mut wait), Input::Reply(reply)) => {
@@ -173,6 +177,20 @@ impl DeleteUnused {
             },
             (_, input) => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "deleting unused resource"
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+}
+
+impl DeleteUnused {
+    pub fn new(context: Arc<ProviderContext>, kind: Kind, resource: &CloudResource) -> Self {
+        Self { context, kind, name: resource.id.to_string(), early: 0, wait: None, obstacle: None }
     }
 
     fn delete(&self) -> Call {

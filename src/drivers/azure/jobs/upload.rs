@@ -14,7 +14,7 @@ use crate::azure::jobs::listing::Pages;
 use crate::azure::jobs::operation::{Await, Awaited};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::UploadOrder;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
@@ -69,27 +69,33 @@ enum Stage {
     CreatingImage,
 }
 
-impl UploadImage {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
-        let name = context.image_name(&order.name);
-        Self {
-            context,
-            order,
-            name,
-            id: None,
-            old: Vec::new(),
-            sas: None,
-            pending: BTreeMap::new(),
-            failures: 0,
-            step: Step::Begin,
+impl StateMachine for UploadImage {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Finished), input) {
+            (Step::Begin, Input::Start) => self.begin(),
+            (Step::ListingImages(pages), Input::Reply(reply)) => self.on_images(pages, reply),
+            (Step::ListingDisks(pages), Input::Reply(reply)) => self.on_disks(pages, reply),
+            (Step::DeletingOld(deletion), input) => self.delete_old(deletion, input),
+            (Step::Calling(stage), Input::Reply(reply)) => self.on_called(stage, reply),
+            (Step::Awaiting(stage, mut wait), Input::Reply(reply)) => {
+                let awaited = wait.step(reply);
+                self.go_on(stage, Some(wait), awaited)
+            }
+            (Step::Sending, Input::Reply(reply)) => self.on_sent(reply),
+            (Step::DeletingDisk(deletion), input) => self.delete_disk(deletion, input),
+            (Step::Undoing(deletion, error), input) => self.undo(deletion, error, input),
+            (_, input) => Next::Failed(failed(format!("unexpected {input:?} while an image is uploaded"))),
         }
     }
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
+    fn external_id(&self) -> Option<&ExternalId> {
         self.id.as_ref()
     }
 
-    pub fn label(&self) -> &'static str {
+    fn label(&self) -> &'static str {
         match &self.step {
             Step::Begin | Step::ListingImages(_) | Step::ListingDisks(_) => "searching for the image",
             Step::DeletingOld(_) => "deleting what an earlier attempt left",
@@ -105,22 +111,21 @@ impl UploadImage {
             Step::Finished => "ended",
         }
     }
+}
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        match (std::mem::replace(&mut self.step, Step::Finished), input) {
-            (Step::Begin, Input::Start) => self.begin(),
-            (Step::ListingImages(pages), Input::Reply(reply)) => self.on_images(pages, reply),
-            (Step::ListingDisks(pages), Input::Reply(reply)) => self.on_disks(pages, reply),
-            (Step::DeletingOld(deletion), input) => self.delete_old(deletion, input),
-            (Step::Calling(stage), Input::Reply(reply)) => self.on_called(stage, reply),
-            (Step::Awaiting(stage, mut wait), Input::Reply(reply)) => {
-                let awaited = wait.step(reply);
-                self.go_on(stage, Some(wait), awaited)
-            }
-            (Step::Sending, Input::Reply(reply)) => self.on_sent(reply),
-            (Step::DeletingDisk(deletion), input) => self.delete_disk(deletion, input),
-            (Step::Undoing(deletion, error), input) => self.undo(deletion, error, input),
-            (_, input) => Next::Failed(failed(format!("unexpected {input:?} while an image is uploaded"))),
+impl UploadImage {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
+        let name = context.image_name(&order.name);
+        Self {
+            context,
+            order,
+            name,
+            id: None,
+            old: Vec::new(),
+            sas: None,
+            pending: BTreeMap::new(),
+            failures: 0,
+            step: Step::Begin,
         }
     }
 
@@ -274,7 +279,7 @@ impl UploadImage {
             Ok(Reply::Lost(detail)) => return self.repeat(stage, failed(detail)),
             Err(CloudError::Deadline) => return self.repeat(stage, CloudError::Deadline),
             Ok(Reply::Refused(error)) if error.is_conflict() => return self.repeat(stage, error.into_error()),
-            Ok(reply) => return self.ended(stage, reply.answer().map(|answer| answer.body)),
+            Ok(reply) => return self.ended(stage, reply.answer().map(|answer| answer.value())),
             Err(error) => return self.ended(stage, Err(error)),
         };
         let (wait, awaited) = Await::begin(answer);

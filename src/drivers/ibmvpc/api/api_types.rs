@@ -1,8 +1,11 @@
 //! Objects of IBM's APIs, with the fields that the driver reads.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::common::tolerant_json;
 
@@ -17,11 +20,12 @@ pub struct Page<T> {
 impl<T: DeserializeOwned> Page<T> {
     /// Reads a page whose items have this key. One without the key is no empty list.
     pub fn read(body: &[u8], key: &str) -> Result<Self, String> {
-        let mut page: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let items = page.get_mut(key).ok_or_else(|| format!("there is no {key}"))?.take();
-        let Value::Array(items) = items else { return Err(format!("{key} is no list")) };
-        let items = tolerant_json::read_elements(key, items, &["id", "name", "status", "resource_group"]);
-        let next = match page["next"]["href"].as_str() {
+        let page: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let items = page.get(key).ok_or_else(|| format!("there is no {key}"))?;
+        let items: Vec<_> = serde_json::from_str(items.get()).map_err(|_| format!("{key} is no list"))?;
+        let items = tolerant_json::read_elements(key, &items, &["id", "name", "status", "resource_group"]);
+        let next: Value = page.get("next").and_then(|next| serde_json::from_str(next.get()).ok()).unwrap_or_default();
+        let next = match next["href"].as_str() {
             Some(href) => Some(start_of(href).ok_or_else(|| format!("the next page {href} has no start"))?),
             None => None,
         };

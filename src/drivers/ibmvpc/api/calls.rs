@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::api_types::{FloatingIp, Image, Page, Profile, Subnet, Thing, Volume, VpcInstance};
 use super::errors::ApiError;
 use crate::common::object_store::{self, Begun, Content, FilePart, Listing, ObjectRequest};
+use crate::common::tolerant_json;
 
 /// Objects of one page of a list: the most that IBM allows.
 const PAGE_SIZE: u32 = 100;
@@ -142,7 +143,7 @@ impl Call {
 }
 
 fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body).map_err(|error| error.to_string())
+    tolerant_json::read(body).map_err(|error| error.to_string())
 }
 
 fn xml<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {

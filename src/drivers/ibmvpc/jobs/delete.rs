@@ -7,12 +7,13 @@ use crate::ibmvpc::api::calls::{self, Call, Reply};
 use crate::ibmvpc::api::errors::failed;
 use crate::ibmvpc::context::ProviderContext;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 use tracing::warn;
 
-/// So many listings must lack a node's resources. A new one may be missing in the first.
+/// So many listings must lack a node's resources, unless an earlier one has shown them: a new one may be missing in the
+/// first.
 const LISTINGS_WITHOUT: u32 = 3;
 /// A resource that so many listings show unchanged is deleted again.
 const LISTINGS_PER_DELETION: u32 = 30;
@@ -69,42 +70,19 @@ enum Step {
     Finished,
 }
 
-impl DeleteInstance {
-    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        Self {
-            context,
-            name: id.to_string(),
-            address: Sent::default(),
-            instance: Sent::default(),
-            interface: None,
-            lost: 0,
-            without: 0,
-            obstacle: None,
-            step: Step::Begin,
-        }
-    }
+impl StateMachine for DeleteInstance {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin => "start",
-            Step::Looking if self.instance.last.is_some() => "deleting vm",
-            Step::Looking => "looking for the instance",
-            Step::DeletingAddress(_) => "deleting fip",
-            Step::DeletingInstance(_) => "deleting vm",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => match self.context.created(&self.name) {
                 // No listing has shown it yet, so it has no floating IP.
                 Some(id) => self.delete_instance(id, "created", Seconds::ZERO),
-                None => self.observe(),
+                // The last listing may lack a new floating IP, which is to be deleted first.
+                None if self.context.settings.has_public_ipv4() => self.observe(),
+                None if self.context.seen(&self.name).is_none() => self.observe(),
+                None => self.look(),
             },
             (Step::Looking, Input::Observed(_)) => self.look(),
             (Step::DeletingAddress(id), Input::Reply(Ok(Reply::Lost(error)))) if self.lost < MAX_LOST => {
@@ -131,6 +109,37 @@ impl DeleteInstance {
             (_, Input::Reply(Ok(Reply::Refused(error)))) => Next::Failed(error.into_error()),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "start",
+            Step::Looking if self.instance.last.is_some() => "deleting vm",
+            Step::Looking => "looking for the instance",
+            Step::DeletingAddress(_) => "deleting fip",
+            Step::DeletingInstance(_) => "deleting vm",
+            Step::Finished => "complete",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+}
+
+impl DeleteInstance {
+    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
+        Self {
+            context,
+            name: id.to_string(),
+            address: Sent::default(),
+            instance: Sent::default(),
+            interface: None,
+            lost: 0,
+            without: 0,
+            obstacle: None,
+            step: Step::Begin,
         }
     }
 
@@ -176,13 +185,11 @@ impl DeleteInstance {
         let address = address.filter(|ip| is_own(ip.target.as_ref().map(|target| target.id.as_str())));
         if instance.is_none() && address.is_none() {
             self.without += 1;
-            return match self.without >= LISTINGS_WITHOUT {
-                true => {
-                    self.context.forget_created(&self.name);
-                    Next::Done(Outcome::Deleted)
-                }
-                false => self.observe(),
-            };
+            if self.without < LISTINGS_WITHOUT && !self.were_shown() {
+                return self.observe();
+            }
+            self.context.forget_created(&self.name);
+            return Next::Done(Outcome::Deleted);
         }
         self.without = 0;
         if let Some(ip) = address
@@ -198,6 +205,12 @@ impl DeleteInstance {
             return self.delete_instance(instance.id, &instance.status, Seconds::ZERO);
         }
         self.observe()
+    }
+
+    /// Whether a listing has shown all resources that the node can have.
+    fn were_shown(&self) -> bool {
+        let has_address = self.address.last.is_some() || !self.context.settings.has_public_ipv4();
+        self.interface.is_some() && has_address
     }
 
     fn delete_instance(&mut self, id: String, status: &str, delay: Seconds) -> Next<Call> {

@@ -10,7 +10,7 @@ use crate::ibmvpc::image_id::ImageId;
 use crate::ibmvpc::names;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::StoredImage;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
@@ -30,12 +30,11 @@ pub struct ListImages {
     is_in_bucket: bool,
 }
 
-impl ListImages {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, found: Vec::new(), group: String::new(), is_in_bucket: false }
-    }
+impl StateMachine for ListImages {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match input {
             Input::Start => Next::Call(calls::groups()),
             Input::Reply(Ok(Reply::Groups(page))) => {
@@ -70,6 +69,16 @@ impl ListImages {
             Input::Reply(Err(error)) => Next::Failed(error),
             input => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing images"
+    }
+}
+
+impl ListImages {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self { context, found: Vec::new(), group: String::new(), is_in_bucket: false }
     }
 
     fn add_image(&mut self, image: Image) {
@@ -117,12 +126,11 @@ enum Step {
     Finished,
 }
 
-impl DeleteImage {
-    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
-        Self { context, id: ImageId::of(id), polls: 0, step: Step::Begin }
-    }
+impl StateMachine for DeleteImage {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::Reading, Input::Reply(Ok(Reply::Image(image)))) => self.delete_object(&image),
@@ -138,6 +146,16 @@ impl DeleteImage {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "deleting image"
+    }
+}
+
+impl DeleteImage {
+    pub fn new(context: Arc<ProviderContext>, id: &ExternalId) -> Self {
+        Self { context, id: ImageId::of(id), polls: 0, step: Step::Begin }
     }
 
     fn begin(&mut self) -> Next<Call> {

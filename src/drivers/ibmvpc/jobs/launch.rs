@@ -16,7 +16,7 @@ use crate::ibmvpc::request_body::{self, InstanceRefs};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::{LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -72,45 +72,11 @@ struct Doubt {
     is_name_taken: bool,
 }
 
-impl LaunchInstance {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
-        let label = context.label(&order);
-        let external_id = order.prior_instance.clone();
-        Self {
-            context,
-            order,
-            label,
-            external_id,
-            lost: 0,
-            was_seen: false,
-            refusal: None,
-            obstacle: None,
-            step: Step::Begin,
-        }
-    }
+impl StateMachine for LaunchInstance {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.external_id.as_ref()
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.obstacle.clone()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin => "start",
-            Step::Searching(_) => "searching for an earlier instance",
-            Step::CreatingGroup | Step::ReadingGroups => "creating resource group",
-            Step::Creating | Step::Asking(_) => "submit creating instance",
-            Step::Booting(_) => "creating vm",
-            Step::CreatingAddress => "creating fip",
-            Step::AwaitingAddress(_) => "attaching fip",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::Searching(left), Input::Observed(inventory)) => self.search(left, inventory),
@@ -132,6 +98,45 @@ impl LaunchInstance {
             (_, Input::Reply(Ok(Reply::Refused(error)))) => Next::Failed(error.into_error()),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "start",
+            Step::Searching(_) => "searching for an earlier instance",
+            Step::CreatingGroup | Step::ReadingGroups => "creating resource group",
+            Step::Creating | Step::Asking(_) => "submit creating instance",
+            Step::Booting(_) => "creating vm",
+            Step::CreatingAddress => "creating fip",
+            Step::AwaitingAddress(_) => "attaching fip",
+            Step::Finished => "complete",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.obstacle.clone()
+    }
+}
+
+impl LaunchInstance {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
+        let label = context.label(&order);
+        let external_id = order.prior_instance.clone();
+        Self {
+            context,
+            order,
+            label,
+            external_id,
+            lost: 0,
+            was_seen: false,
+            refusal: None,
+            obstacle: None,
+            step: Step::Begin,
         }
     }
 

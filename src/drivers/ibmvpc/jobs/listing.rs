@@ -10,7 +10,7 @@ use crate::ibmvpc::instances;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 
 /// Pages of a listing. Instances come first: an address that is attached meanwhile has its instance.
 #[derive(Debug, Default)]
@@ -53,12 +53,11 @@ pub struct ListInstances {
     pages: InventoryPages,
 }
 
-impl ListInstances {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, pages: InventoryPages::default() }
-    }
+impl StateMachine for ListInstances {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match input {
             Input::Start => Next::Call(InventoryPages::first()),
             Input::Reply(Ok(reply)) => match self.pages.add(reply) {
@@ -69,5 +68,15 @@ impl ListInstances {
             Input::Reply(Err(error)) => Next::Failed(error),
             input @ Input::Observed(_) => Next::Failed(failed(format!("unexpected {input:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing instances"
+    }
+}
+
+impl ListInstances {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self { context, pages: InventoryPages::default() }
     }
 }

@@ -12,7 +12,7 @@ use crate::ibmvpc::jobs::listing::InventoryPages;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::ProviderFacts;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 
 pub struct RefreshProvider {
     context: Arc<ProviderContext>,
@@ -66,6 +66,37 @@ impl Query {
     }
 }
 
+impl StateMachine for RefreshProvider {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let result = match input {
+            Input::Start => return Next::Call(self.current.call(None)),
+            Input::Reply(Ok(Reply::Refused(error))) => Err(error.into_error()),
+            Input::Reply(Ok(reply)) => self.on_page(reply),
+            Input::Reply(Err(error)) => Err(error),
+            input @ Input::Observed(_) => return Next::Failed(failed(format!("unexpected {input:?}"))),
+        };
+        match result {
+            Ok(Some(call)) => Next::Call(call),
+            Ok(None) => self.next(),
+            // Requests wait until all lists were read once; a refresh that failed is soon repeated.
+            Err(error) if matches!(error, CloudError::Outage { .. }) || !self.is_known() => Next::Failed(error),
+            Err(_) => {
+                self.failed.push(self.current.name());
+                // The pages so far are no list.
+                (self.things, self.subnets, self.profiles, self.images) = Default::default();
+                self.next()
+            }
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        "refreshing"
+    }
+}
+
 impl RefreshProvider {
     pub fn new(context: Arc<ProviderContext>) -> Self {
         // Names of groups are needed to read the inventory.
@@ -88,28 +119,6 @@ impl RefreshProvider {
             profiles: Vec::new(),
             images: Vec::new(),
             failed: Vec::new(),
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let result = match input {
-            Input::Start => return Next::Call(self.current.call(None)),
-            Input::Reply(Ok(Reply::Refused(error))) => Err(error.into_error()),
-            Input::Reply(Ok(reply)) => self.on_page(reply),
-            Input::Reply(Err(error)) => Err(error),
-            input @ Input::Observed(_) => return Next::Failed(failed(format!("unexpected {input:?}"))),
-        };
-        match result {
-            Ok(Some(call)) => Next::Call(call),
-            Ok(None) => self.next(),
-            // Requests wait until all lists were read once; a refresh that failed is soon repeated.
-            Err(error) if matches!(error, CloudError::Outage { .. }) || !self.is_known() => Next::Failed(error),
-            Err(_) => {
-                self.failed.push(self.current.name());
-                // The pages so far are no list.
-                (self.things, self.subnets, self.profiles, self.images) = Default::default();
-                self.next()
-            }
         }
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use crate::common::object_store::{self, FilePart};
+use crate::common::object_store;
+use crate::common::part_upload::{MAX_FAILURES, PartUpload, REPEAT_PAUSE, Stored};
 use crate::ibmvpc::api::api_types::{Image, Page, Thing};
 use crate::ibmvpc::api::calls::{self, Call, Reply};
 use crate::ibmvpc::api::errors::failed;
@@ -17,16 +18,13 @@ use crate::ibmvpc::names;
 use crate::ibmvpc::request_body;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::UploadOrder;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
 /// Parts of an object that one call sends.
 const PARTS_PER_CALL: usize = 10;
-/// So many calls in a row may have no effect.
-const MAX_FAILURES: u32 = 5;
-const REPEAT_PAUSE: Seconds = Seconds(2.0);
 /// Looks in a row at an import that may fail.
 const MAX_FAILED_LOOKS: u32 = 10;
 /// Interval between looks at an import: it grows.
@@ -43,8 +41,7 @@ pub struct UploadImage {
     /// The address of the object for the import.
     object: String,
     /// Parts that are still to be sent.
-    pending: BTreeMap<u32, FilePart>,
-    etags: BTreeMap<u32, String>,
+    parts: PartUpload,
     failures: u32,
     waited: f64,
     step: Step,
@@ -73,43 +70,11 @@ enum Step {
     Finished,
 }
 
-impl UploadImage {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
-        let name = names::image(&context.provider, &order.marks);
-        Self {
-            context,
-            order,
-            id: None,
-            name,
-            object: String::new(),
-            pending: BTreeMap::new(),
-            etags: BTreeMap::new(),
-            failures: 0,
-            waited: 0.0,
-            step: Step::Begin,
-        }
-    }
+impl StateMachine for UploadImage {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::SearchingOld(_) => "searching for the image",
-            Step::DeletingOld(..) => "deleting what an earlier attempt left",
-            Step::ReadingLocation => "looking for the bucket",
-            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject(_) | Step::Aborting(..) => {
-                "sending to the bucket"
-            }
-            Step::ReadingGroups | Step::CreatingGroup => "creating resource group",
-            Step::Importing(_) | Step::SearchingImport(_) | Step::AwaitingImage(_) => "importing image",
-            Step::DeletingObject(_) => "deleting the object",
-            Step::Finished => "ended",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::SearchingOld(listing), input) => self.search_old(listing, input),
@@ -117,10 +82,11 @@ impl UploadImage {
             (Step::ReadingLocation, Input::Reply(Ok(Reply::Location(location)))) => self.begin_object(&location),
             (Step::BeginningObject, Input::Reply(Ok(Reply::Begun(begun)))) => {
                 self.id = Some(ImageId::Object(self.key()).to_external());
-                self.pending = object_store::parts(&self.order.file, self.order.size);
+                let parts = object_store::parts(&self.order.file, self.order.size);
+                self.parts = PartUpload::new(self.order.clone(), parts);
                 self.send_parts(begun.upload, Seconds::ZERO)
             }
-            (Step::SendingParts(upload), Input::Reply(result)) => match self.on_sent(result) {
+            (Step::SendingParts(upload), Input::Reply(result)) => match self.parts.on_sent(stored(result)) {
                 Ok(pause) => self.send_parts(upload, pause),
                 Err(error) => self.abort(&upload, error),
             },
@@ -147,6 +113,42 @@ impl UploadImage {
             (_, Input::Reply(Ok(Reply::Lost(detail)))) => Next::Failed(failed(detail)),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (_, input) => Next::Failed(failed(format!("unexpected {input:?} while an image is uploaded"))),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::SearchingOld(_) => "searching for the image",
+            Step::DeletingOld(..) => "deleting what an earlier attempt left",
+            Step::ReadingLocation => "looking for the bucket",
+            Step::BeginningObject | Step::SendingParts(_) | Step::CompletingObject(_) | Step::Aborting(..) => {
+                "sending to the bucket"
+            }
+            Step::ReadingGroups | Step::CreatingGroup => "creating resource group",
+            Step::Importing(_) | Step::SearchingImport(_) | Step::AwaitingImage(_) => "importing image",
+            Step::DeletingObject(_) => "deleting the object",
+            Step::Finished => "ended",
+        }
+    }
+}
+
+impl UploadImage {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
+        let name = names::image(&context.provider, &order.marks);
+        Self {
+            context,
+            parts: PartUpload::new(order.clone(), BTreeMap::new()),
+            order,
+            id: None,
+            name,
+            object: String::new(),
+            failures: 0,
+            waited: 0.0,
+            step: Step::Begin,
         }
     }
 
@@ -232,48 +234,27 @@ impl UploadImage {
     }
 
     fn send_parts(&mut self, upload: String, pause: Seconds) -> Next<Call> {
-        let next: Vec<(u32, FilePart)> =
-            self.pending.iter().take(PARTS_PER_CALL).map(|(number, part)| (*number, part.clone())).collect();
+        let next = self.parts.next(PARTS_PER_CALL);
         if next.is_empty() {
-            let call = calls::complete_object(self.bucket(), &self.key(), &upload, &self.etags).after(pause);
+            let call = calls::complete_object(self.bucket(), &self.key(), &upload, &self.parts.stored).after(pause);
             return self.call(Step::CompletingObject(upload), call);
         }
         let call = calls::send_parts(self.bucket(), &self.key(), &upload, next).after(pause);
         self.call(Step::SendingParts(upload), call)
     }
 
-    /// Parts that were stored are not sent again. Returns the pause before the next call.
-    fn on_sent(&mut self, result: Result<Reply, CloudError>) -> Result<Seconds, CloudError> {
-        let error = match result {
-            Ok(Reply::Sent(stored, error)) => {
-                self.failures = 0;
-                for (number, tag) in stored {
-                    self.pending.remove(&number);
-                    self.etags.insert(number, tag);
-                }
-                let left: u64 = self.pending.values().map(|part| part.length).sum();
-                self.order.progress.set(self.order.size.saturating_sub(left));
-                return Ok(if error.is_some() { REPEAT_PAUSE } else { Seconds::ZERO });
-            }
-            Ok(Reply::Refused(error)) => error.into_error(),
-            Ok(reply) => failed(format!("unexpected reply {reply:?}")),
-            Err(error) => error,
-        };
-        self.may_repeat(error)
-    }
-
     /// A completion without a response is repeated. If it had an effect, there is no such upload any more.
     fn on_object_completed(&mut self, upload: String, result: Result<Reply, CloudError>) -> Next<Call> {
         let error = match result {
             Ok(Reply::Done) => return self.find_group(),
-            Ok(Reply::Refused(error)) if error.code == "NoSuchUpload" && self.failures > 0 => {
+            Ok(Reply::Refused(error)) if error.code == "NoSuchUpload" && self.parts.failures > 0 => {
                 return self.find_group();
             }
             Ok(Reply::Refused(error)) => error.into_error(),
             Ok(reply) => failed(format!("the object was not completed: {reply:?}")),
             Err(error) => error,
         };
-        match self.may_repeat(error) {
+        match self.parts.may_repeat(error) {
             Ok(pause) => self.send_parts(upload, pause),
             Err(error) => self.abort(&upload, error),
         }
@@ -295,12 +276,6 @@ impl UploadImage {
         let object = &self.object;
         warn!(provider = %self.context.provider, object, problem, "the parts of an unfinished upload stay in the bucket");
         Next::Failed(error)
-    }
-
-    fn may_repeat(&mut self, error: CloudError) -> Result<Seconds, CloudError> {
-        self.failures += 1;
-        let may_pass = matches!(error, CloudError::Failed { .. } | CloudError::Deadline | CloudError::Outage { .. });
-        if may_pass && self.failures <= MAX_FAILURES { Ok(REPEAT_PAUSE) } else { Err(error) }
     }
 
     fn find_group(&mut self) -> Next<Call> {
@@ -423,6 +398,15 @@ impl UploadImage {
     fn call(&mut self, step: Step, call: Call) -> Next<Call> {
         self.step = step;
         Next::Call(call)
+    }
+}
+
+/// The parts that a call has stored.
+fn stored(result: Result<Reply, CloudError>) -> Result<Stored, CloudError> {
+    match result? {
+        Reply::Sent(stored, error) => Ok((stored, error)),
+        Reply::Refused(error) => Err(error.into_error()),
+        reply => Err(failed(format!("unexpected reply {reply:?}"))),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::kubernetes::inventory::{foreign_owner, is_being_deleted};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -42,28 +42,11 @@ enum Step {
     Finished,
 }
 
-impl DeleteNode {
-    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        Self { context, id, was_accepted: false, refusal: None, is_listed: false, step: Step::Begin }
-    }
+impl StateMachine for DeleteNode {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::Verifying | Step::Deleting => "deleting the namespace",
-            Step::Awaiting | Step::Checking => "waiting for the end of the namespace",
-            Step::Finished => "ended",
-        }
-    }
-
-    /// The obstacle that holds the deletion up.
-    pub fn obstacle(&self) -> Option<String> {
-        match self.step {
-            Step::Awaiting | Step::Checking => self.context.obstacle(&self.id),
-            Step::Begin | Step::Verifying | Step::Deleting | Step::Finished => None,
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.context.is_listed_as_ours(&self.id) => self.delete(),
             (Step::Begin, Input::Start) => {
@@ -110,6 +93,28 @@ impl DeleteNode {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Verifying | Step::Deleting => "deleting the namespace",
+            Step::Awaiting | Step::Checking => "waiting for the end of the namespace",
+            Step::Finished => "ended",
+        }
+    }
+
+    /// The obstacle that holds the deletion up.
+    fn obstacle(&self) -> Option<String> {
+        match self.step {
+            Step::Awaiting | Step::Checking => self.context.obstacle(&self.id),
+            Step::Begin | Step::Verifying | Step::Deleting | Step::Finished => None,
+        }
+    }
+}
+
+impl DeleteNode {
+    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
+        Self { context, id, was_accepted: false, refusal: None, is_listed: false, step: Step::Begin }
     }
 
     fn delete(&mut self) -> Next<Call> {

@@ -13,7 +13,7 @@ use crate::kubernetes::inventory::{is_being_deleted, labels_of, name_of};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::{ExternalId, PoolName};
 use nodepool_model::records::time::Seconds;
 
@@ -54,31 +54,11 @@ enum Step {
     Finished,
 }
 
-impl DeletePod {
-    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        let candidates = candidates(&id, &context.settings.pools.keys().collect::<Vec<_>>());
-        Self {
-            context,
-            id,
-            candidates,
-            pod: PodName::default(),
-            hidden: Vec::new(),
-            was_found: false,
-            is_listed: false,
-            step: Step::Begin,
-        }
-    }
+impl StateMachine for DeletePod {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::Deleting => "deleting the pod",
-            Step::Searching | Step::ListingProjects => "looking for the pod",
-            Step::Awaiting | Step::Checking => "waiting for the end of the pod",
-            Step::Finished => "ended",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::Searching, Input::Reply(Ok(Reply::Object(pod)))) if self.is_ours(&pod) => self.delete(),
@@ -109,6 +89,31 @@ impl DeletePod {
             (Step::Checking, Input::Reply(Ok(Reply::Object(_)))) => self.check(CHECK_DELAY),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Deleting => "deleting the pod",
+            Step::Searching | Step::ListingProjects => "looking for the pod",
+            Step::Awaiting | Step::Checking => "waiting for the end of the pod",
+            Step::Finished => "ended",
+        }
+    }
+}
+
+impl DeletePod {
+    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
+        let candidates = candidates(&id, &context.settings.pools.keys().collect::<Vec<_>>());
+        Self {
+            context,
+            id,
+            candidates,
+            pod: PodName::default(),
+            hidden: Vec::new(),
+            was_found: false,
+            is_listed: false,
+            step: Step::Begin,
         }
     }
 

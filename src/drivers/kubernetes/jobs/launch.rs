@@ -23,7 +23,7 @@ use crate::kubernetes::variant::Variant;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::{Instance, InstanceLogin};
 use nodepool_driver::job::{LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -99,52 +99,11 @@ enum Part {
     Pod,
 }
 
-impl LaunchNode {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
-        let label = context.label(&order.pool, &order.label).cloned();
-        let namespace = format!("{}-{}", order.pool, marks::node_id(&order));
-        let launch_id = marks::launch_id(&order);
-        let id = ExternalId::text(namespace.clone());
-        let pod = PodWait::new(context.clone(), id, namespace.clone(), order.label.to_string());
-        Self {
-            context,
-            label,
-            namespace,
-            id: None,
-            launch_id,
-            has_plain_role: false,
-            token: None,
-            lost: LostRequests::default(),
-            refused: 0,
-            hidden: 0,
-            pod,
-            step: Step::Begin,
-            order,
-        }
-    }
+impl StateMachine for LaunchNode {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.pod.obstacle()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin => "beginning",
-            Step::ReadingNamespace | Step::Confirming(_) | Step::Recovering(_) => "reading the namespace",
-            Step::Creating(Part::Namespace | Part::Labels) => "creating the namespace",
-            Step::Creating(Part::Account | Part::Secret | Part::Role | Part::Binding) => "creating the account",
-            Step::Creating(Part::Pod) => "creating the pod",
-            Step::ReadingToken(..) => "waiting for the token",
-            Step::AwaitingPod => self.pod.label(),
-            Step::Finished => "ended",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::ReadingNamespace, Input::Reply(Ok(Reply::Object(namespace)))) => self.on_existing(&namespace),
@@ -175,6 +134,52 @@ impl LaunchNode {
             (Step::AwaitingPod, input) => self.on_pod(input),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "beginning",
+            Step::ReadingNamespace | Step::Confirming(_) | Step::Recovering(_) => "reading the namespace",
+            Step::Creating(Part::Namespace | Part::Labels) => "creating the namespace",
+            Step::Creating(Part::Account | Part::Secret | Part::Role | Part::Binding) => "creating the account",
+            Step::Creating(Part::Pod) => "creating the pod",
+            Step::ReadingToken(..) => "waiting for the token",
+            Step::AwaitingPod => self.pod.label(),
+            Step::Finished => "ended",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.pod.obstacle()
+    }
+}
+
+impl LaunchNode {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
+        let label = context.label(&order.pool, &order.label).cloned();
+        let namespace = format!("{}-{}", order.pool, marks::node_id(&order));
+        let launch_id = marks::launch_id(&order);
+        let id = ExternalId::text(namespace.clone());
+        let pod = PodWait::new(context.clone(), id, namespace.clone(), order.label.to_string());
+        Self {
+            context,
+            label,
+            namespace,
+            id: None,
+            launch_id,
+            has_plain_role: false,
+            token: None,
+            lost: LostRequests::default(),
+            refused: 0,
+            hidden: 0,
+            pod,
+            step: Step::Begin,
+            order,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::kubernetes::objects::{self, LAUNCH_ID, USER};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::{Instance, InstanceLogin};
 use nodepool_driver::job::{LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
@@ -48,35 +48,11 @@ enum Step {
     Finished,
 }
 
-impl LaunchPod {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
-        let label = context.label(&order.pool, &order.label).cloned();
-        let pod = format!("{}-{}", order.label, marks::node_id(&order));
-        let id = pod_id(order.pool.as_str(), &pod);
-        let wait = PodWait::new(context.clone(), id, order.pool.to_string(), pod.clone());
-        let launch_id = marks::launch_id(&order);
-        Self { context, label, pod, id: None, launch_id, lost: LostRequests::default(), wait, step: Step::Begin, order }
-    }
+impl StateMachine for LaunchPod {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn obstacle(&self) -> Option<String> {
-        self.wait.obstacle()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin => "beginning",
-            Step::Creating => "creating the pod",
-            Step::Reading | Step::Confirming(_) => "reading the pod",
-            Step::Awaiting => self.wait.label(),
-            Step::Finished => "ended",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::Creating, Input::Reply(reply)) => self.on_created(reply),
@@ -100,6 +76,35 @@ impl LaunchPod {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin => "beginning",
+            Step::Creating => "creating the pod",
+            Step::Reading | Step::Confirming(_) => "reading the pod",
+            Step::Awaiting => self.wait.label(),
+            Step::Finished => "ended",
+        }
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.wait.obstacle()
+    }
+}
+
+impl LaunchPod {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
+        let label = context.label(&order.pool, &order.label).cloned();
+        let pod = format!("{}-{}", order.label, marks::node_id(&order));
+        let id = pod_id(order.pool.as_str(), &pod);
+        let wait = PodWait::new(context.clone(), id, order.pool.to_string(), pod.clone());
+        let launch_id = marks::launch_id(&order);
+        Self { context, label, pod, id: None, launch_id, lost: LostRequests::default(), wait, step: Step::Begin, order }
     }
 
     fn begin(&mut self) -> Next<Call> {

@@ -11,7 +11,7 @@ use crate::kubernetes::inventory::inventory;
 use crate::kubernetes::variant::Variant;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 
 /// Purpose of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +38,11 @@ struct ObjectList {
     version: String,
 }
 
-impl ListNodes {
-    pub fn new(context: Arc<ProviderContext>, purpose: Purpose) -> Self {
-        Self { context, purpose, lists: Vec::new(), items: Vec::new(), refused: 0, refusal: None }
-    }
+impl StateMachine for ListNodes {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match input {
             Input::Start => self.page(None),
             Input::Reply(Ok(Reply::Object(page))) => self.on_page(page),
@@ -59,6 +58,16 @@ impl ListNodes {
             Input::Reply(Err(error)) => Next::Failed(self.error(error)),
             input => Next::Failed(failed(format!("unexpected {input:?} in a listing"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing namespaces and pods"
+    }
+}
+
+impl ListNodes {
+    pub fn new(context: Arc<ProviderContext>, purpose: Purpose) -> Self {
+        Self { context, purpose, lists: Vec::new(), items: Vec::new(), refused: 0, refusal: None }
     }
 
     /// The objects that are listed next.

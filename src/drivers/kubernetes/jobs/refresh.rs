@@ -16,7 +16,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::PoolQuota;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::PoolName;
 use nodepool_model::records::resources::Resources;
 
@@ -31,13 +31,11 @@ pub struct Refresh {
     has_looked: bool,
 }
 
-impl Refresh {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        let lists = ListNodes::new(context.clone(), Purpose::List);
-        Self { context, lists, inventory: None, projects: Vec::new(), quotas: BTreeMap::new(), has_looked: false }
-    }
+impl StateMachine for Refresh {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         if self.inventory.is_none() {
             return match self.lists.step(input) {
                 Next::Done(Outcome::Listed(inventory)) => {
@@ -63,6 +61,17 @@ impl Refresh {
             Input::Reply(Err(error)) => Next::Failed(error),
             input => Next::Failed(failed(format!("unexpected {input:?} while quotas are read"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing namespaces and pods, and reading quotas"
+    }
+}
+
+impl Refresh {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        let lists = ListNodes::new(context.clone(), Purpose::List);
+        Self { context, lists, inventory: None, projects: Vec::new(), quotas: BTreeMap::new(), has_looked: false }
     }
 
     fn projects_with_quotas(&self, inventory: &Inventory) -> Vec<String> {

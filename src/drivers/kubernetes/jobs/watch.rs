@@ -9,7 +9,7 @@ use crate::kubernetes::context::ProviderContext;
 use crate::kubernetes::errors::{Rejection, failed};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 
 pub struct WatchNodes {
     context: Arc<ProviderContext>,
@@ -31,13 +31,11 @@ enum Step {
     Finished,
 }
 
-impl WatchNodes {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        let lists_last = !context.settings.sources.iter().all(Source::has_versions);
-        Self { context, lists_last, open: 0, unwatched: BTreeSet::new(), refusal: None, step: Step::Begin }
-    }
+impl StateMachine for WatchNodes {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.open(0),
             (Step::Listing(mut lists), input) => match lists.step(input) {
@@ -61,6 +59,17 @@ impl WatchNodes {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (_, input) => Next::Failed(failed(format!("unexpected {input:?} while a watch is opened"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "opening the watches"
+    }
+}
+
+impl WatchNodes {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        let lists_last = !context.settings.sources.iter().all(Source::has_versions);
+        Self { context, lists_last, open: 0, unwatched: BTreeSet::new(), refusal: None, step: Step::Begin }
     }
 
     /// One of several projects may not be ours, or may not be watched. Its pods are looked at one by one.

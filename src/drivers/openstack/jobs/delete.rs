@@ -12,7 +12,7 @@ use crate::openstack::instances::floating_addresses;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::{InstanceState, Inventory};
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 
 /// The deletion has failed if this many consecutive listings show the server in state ERROR.
@@ -45,31 +45,11 @@ enum Step {
     Finished,
 }
 
-impl DeleteServer {
-    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
-        Self {
-            context,
-            id,
-            addresses: VecDeque::new(),
-            floating_ips: VecDeque::new(),
-            unchanged: 0,
-            repeat_after: FIRST_REPEAT_LISTINGS,
-            step: Step::Begin,
-        }
-    }
+impl StateMachine for DeleteServer {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::FetchingServer | Step::FindingFloatingIps(_) | Step::DeletingFloatingIp => {
-                "deleting floating ip"
-            }
-            Step::Deleting => "delete server",
-            Step::AwaitingDeletion(_) => "deleting server",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) => self.begin(),
             (Step::FetchingServer, Input::Reply(Ok(Reply::Server(server)))) => {
@@ -102,6 +82,31 @@ impl DeleteServer {
             (Step::AwaitingDeletion(seen), Input::Observed(inventory)) => self.check_deleted(seen, inventory),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::FetchingServer | Step::FindingFloatingIps(_) | Step::DeletingFloatingIp => {
+                "deleting floating ip"
+            }
+            Step::Deleting => "delete server",
+            Step::AwaitingDeletion(_) => "deleting server",
+            Step::Finished => "complete",
+        }
+    }
+}
+
+impl DeleteServer {
+    pub fn new(context: Arc<ProviderContext>, id: ExternalId) -> Self {
+        Self {
+            context,
+            id,
+            addresses: VecDeque::new(),
+            floating_ips: VecDeque::new(),
+            unchanged: 0,
+            repeat_after: FIRST_REPEAT_LISTINGS,
+            step: Step::Begin,
         }
     }
 

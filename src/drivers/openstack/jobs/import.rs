@@ -15,7 +15,7 @@ use crate::openstack::calls::{self, Call, Reply};
 use crate::openstack::errors::failed;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::UploadOrder;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
@@ -60,28 +60,11 @@ enum Step {
     Finished,
 }
 
-impl ImportImage {
-    pub fn new(order: Arc<UploadOrder>, timeout: Seconds, cloud_properties: BTreeMap<String, String>) -> Self {
-        Self { order, timeout, cloud_properties, segment_size: SEGMENT_SIZE, id: None, step: Step::Begin }
-    }
+impl StateMachine for ImportImage {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::SearchingExisting => "searching for the image",
-            Step::DeletingExisting(_) => "deleting images of an earlier attempt",
-            Step::CreatingContainer | Step::Sending(_) | Step::WritingManifest => "sending to the object store",
-            Step::CreatingTask | Step::AwaitingTask(..) => "waiting for the import",
-            Step::SettingProperties | Step::DeletingObject | Step::CheckingImage => "setting image properties",
-            Step::DeletingObjectAfterFailure(_) => "deleting the object",
-            Step::Finished => "ended",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.order.may_exist => {
                 self.call(Step::SearchingExisting, calls::images_with(&self.order.marks, Seconds::ZERO))
@@ -134,6 +117,28 @@ impl ImportImage {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::SearchingExisting => "searching for the image",
+            Step::DeletingExisting(_) => "deleting images of an earlier attempt",
+            Step::CreatingContainer | Step::Sending(_) | Step::WritingManifest => "sending to the object store",
+            Step::CreatingTask | Step::AwaitingTask(..) => "waiting for the import",
+            Step::SettingProperties | Step::DeletingObject | Step::CheckingImage => "setting image properties",
+            Step::DeletingObjectAfterFailure(_) => "deleting the object",
+            Step::Finished => "ended",
+        }
+    }
+}
+
+impl ImportImage {
+    pub fn new(order: Arc<UploadOrder>, timeout: Seconds, cloud_properties: BTreeMap<String, String>) -> Self {
+        Self { order, timeout, cloud_properties, segment_size: SEGMENT_SIZE, id: None, step: Step::Begin }
     }
 
     fn delete_existing(&mut self, mut remaining: Vec<String>) -> Next<Call> {

@@ -16,7 +16,7 @@ use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::Unavailable;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_driver::job::{LaunchOrder, Outcome};
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ExternalId;
 use openstack_clouds::FloatingIps;
 
@@ -69,34 +69,11 @@ enum Step {
     Finished,
 }
 
-impl LaunchServer {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
-        let (catalog, spec) = (context.catalog(), context.server_spec(&order));
-        let id = order.prior_instance.clone();
-        Self { context, catalog, order, spec, id, step: Step::Begin }
-    }
+impl StateMachine for LaunchServer {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::AwaitingRefresh(_) | Step::FindingExisting | Step::Creating => "submit creating server",
-            Step::AwaitingLateCreation(_)
-            | Step::SearchingAfterLostResponse(..)
-            | Step::Booting(_)
-            | Step::CheckingServer
-            | Step::FetchingFault => "creating server",
-            Step::ListingPorts(_) | Step::CreatingFloatingIp(..) | Step::FindingFloatingIp(..) => {
-                "creating floating ip"
-            }
-            Step::AwaitingFloatingIp(..) | Step::CheckingFloatingIp(..) => "attaching floating ip",
-            Step::Finished => "complete",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
             (Step::Begin, Input::Start) if self.order.may_appear => {
@@ -163,6 +140,34 @@ impl LaunchServer {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::AwaitingRefresh(_) | Step::FindingExisting | Step::Creating => "submit creating server",
+            Step::AwaitingLateCreation(_)
+            | Step::SearchingAfterLostResponse(..)
+            | Step::Booting(_)
+            | Step::CheckingServer
+            | Step::FetchingFault => "creating server",
+            Step::ListingPorts(_) | Step::CreatingFloatingIp(..) | Step::FindingFloatingIp(..) => {
+                "creating floating ip"
+            }
+            Step::AwaitingFloatingIp(..) | Step::CheckingFloatingIp(..) => "attaching floating ip",
+            Step::Finished => "complete",
+        }
+    }
+}
+
+impl LaunchServer {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<LaunchOrder>) -> Self {
+        let (catalog, spec) = (context.catalog(), context.server_spec(&order));
+        let id = order.prior_instance.clone();
+        Self { context, catalog, order, spec, id, step: Step::Begin }
     }
 
     fn begin(&mut self) -> Next<Call> {

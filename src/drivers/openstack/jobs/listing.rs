@@ -12,7 +12,7 @@ use crate::openstack::catalog::shared::{ListingAccumulator, ProviderContext};
 use crate::openstack::errors::failed;
 use crate::openstack::pagination::{PageResult, Pages};
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 
 pub struct ListServers {
     context: Arc<ProviderContext>,
@@ -20,12 +20,11 @@ pub struct ListServers {
     accumulator: ListingAccumulator,
 }
 
-impl ListServers {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        Self { context, pages: None, accumulator: ListingAccumulator::default() }
-    }
+impl StateMachine for ListServers {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (input, self.pages.take()) {
             (Input::Start, _) => {
                 let (pages, call) = Pages::servers();
@@ -50,6 +49,16 @@ impl ListServers {
         }
     }
 
+    fn label(&self) -> &'static str {
+        "listing servers"
+    }
+}
+
+impl ListServers {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        Self { context, pages: None, accumulator: ListingAccumulator::default() }
+    }
+
     fn accumulate(&mut self, servers: Vec<Server>) {
         let catalog = self.context.catalog();
         self.accumulator.add(servers, &self.context.instance_mapper(&catalog), &HashMap::new());
@@ -61,12 +70,11 @@ pub struct ListServerIds {
     pages: Option<Pages<IdOnly>>,
 }
 
-impl ListServerIds {
-    pub fn new() -> Self {
-        Self { pages: None }
-    }
+impl StateMachine for ListServerIds {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (input, self.pages.take()) {
             (Input::Start, _) => {
                 let (pages, call) = Pages::server_ids();
@@ -87,6 +95,16 @@ impl ListServerIds {
             (input, _) => Next::Failed(failed(format!("unexpected {input:?} while listing server ids"))),
         }
     }
+
+    fn label(&self) -> &'static str {
+        "listing server ids"
+    }
+}
+
+impl ListServerIds {
+    pub fn new() -> Self {
+        Self { pages: None }
+    }
 }
 
 /// Lists all images that are visible to the project.
@@ -94,12 +112,11 @@ pub struct ListImages {
     pages: Option<Pages<Value>>,
 }
 
-impl ListImages {
-    pub fn new() -> Self {
-        Self { pages: None }
-    }
+impl StateMachine for ListImages {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (input, self.pages.take()) {
             (Input::Start, _) => {
                 let (pages, call) = Pages::begin(IMAGES);
@@ -119,5 +136,15 @@ impl ListImages {
             },
             (input, _) => Next::Failed(failed(format!("unexpected {input:?} while listing images"))),
         }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing images"
+    }
+}
+
+impl ListImages {
+    pub fn new() -> Self {
+        Self { pages: None }
     }
 }

@@ -21,7 +21,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{LaunchConfig, ProviderFacts, Unavailable};
 use nodepool_driver::instance::Inventory;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::{LabelName, PoolName};
 use nodepool_model::records::resources::Resources;
 
@@ -74,19 +74,11 @@ struct RefreshResults {
     unanswered: Vec<&'static str>,
 }
 
-impl RefreshProvider {
-    pub fn new(context: Arc<ProviderContext>) -> Self {
-        let previous = context.catalog();
-        Self {
-            context,
-            pending: VecDeque::from([PendingQuery::Services]),
-            in_flight: None,
-            results: RefreshResults::default(),
-            previous,
-        }
-    }
+impl StateMachine for RefreshProvider {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         let result = match (input, self.in_flight.take()) {
             (Input::Start, _) => Ok(None),
             (Input::Reply(Ok(reply)), Some(query)) => self.on_reply(query, reply),
@@ -103,6 +95,23 @@ impl RefreshProvider {
                 },
             },
             Err(error) => Next::Failed(error),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        "refreshing"
+    }
+}
+
+impl RefreshProvider {
+    pub fn new(context: Arc<ProviderContext>) -> Self {
+        let previous = context.catalog();
+        Self {
+            context,
+            pending: VecDeque::from([PendingQuery::Services]),
+            in_flight: None,
+            results: RefreshResults::default(),
+            previous,
         }
     }
 

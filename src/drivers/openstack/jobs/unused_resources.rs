@@ -16,7 +16,7 @@ use crate::openstack::pagination::{self, Pages, typed};
 use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next, OneCall};
+use nodepool_driver::state_machine::{Input, Next, OneCall, StateMachine};
 
 pub struct ListUnused {
     context: Arc<ProviderContext>,
@@ -34,22 +34,11 @@ enum Step {
     CheckingServer(String),
 }
 
-impl ListUnused {
-    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
-        // Floating addresses last: they may be attached while servers are checked.
-        let lists = [(PORTS, calls::PORTS), (FLOATING_IPS, calls::FLOATING_IPS)];
-        let wanted = lists.into_iter().filter(|(kind, _)| kinds.contains(kind)).map(|(_, list)| list);
-        let pending_lists = wanted.filter(|_| context.catalog().services.network).collect();
-        Self {
-            context,
-            pending_lists,
-            doubtful_ports: Vec::new(),
-            step: Step::Idle,
-            unused: UnusedResources::default(),
-        }
-    }
+impl StateMachine for ListUnused {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         let (kind, result) = match (std::mem::replace(&mut self.step, Step::Idle), input) {
             (Step::Idle, Input::Start) => ("start", Ok(None)),
             (Step::Listing(listing, pages), Input::Reply(Ok(Reply::Json(answer)))) => {
@@ -78,6 +67,26 @@ impl ListUnused {
                 self.unused.failed.entry(kind).or_insert_with(|| error.to_string());
                 self.next_call()
             }
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        "listing unused resources"
+    }
+}
+
+impl ListUnused {
+    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
+        // Floating addresses last: they may be attached while servers are checked.
+        let lists = [(PORTS, calls::PORTS), (FLOATING_IPS, calls::FLOATING_IPS)];
+        let wanted = lists.into_iter().filter(|(kind, _)| kinds.contains(kind)).map(|(_, list)| list);
+        let pending_lists = wanted.filter(|_| context.catalog().services.network).collect();
+        Self {
+            context,
+            pending_lists,
+            doubtful_ports: Vec::new(),
+            step: Step::Idle,
+            unused: UnusedResources::default(),
         }
     }
 

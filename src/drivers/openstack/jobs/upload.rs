@@ -15,7 +15,7 @@ use crate::openstack::catalog::shared::ProviderContext;
 use crate::openstack::errors::failed;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::config::upload_config::{MARKS, StoredImage, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
@@ -58,27 +58,11 @@ enum Step {
     Finished,
 }
 
-impl UploadImage {
-    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
-        Self { context, order, id: None, step: Step::Begin, failing_poll_s: 0.0 }
-    }
+impl StateMachine for UploadImage {
+    type Call = Call;
+    type Reply = Reply;
 
-    pub fn external_id(&self) -> Option<&ExternalId> {
-        self.id.as_ref()
-    }
-
-    pub fn label(&self) -> &'static str {
-        match self.step {
-            Step::Begin | Step::SearchingExisting(_) => "searching for the image",
-            Step::DeletingExisting(..) => "deleting images of an earlier attempt",
-            Step::Creating => "creating image",
-            Step::Sending => "sending",
-            Step::AwaitingStorage(..) => "waiting for the image to be stored",
-            Step::Finished => "ended",
-        }
-    }
-
-    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Finished), input) {
             (Step::Begin, Input::Start) if self.order.may_exist => {
                 self.call(Step::SearchingExisting(None), calls::images_with(&self.order.marks, Seconds::ZERO))
@@ -118,6 +102,27 @@ impl UploadImage {
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("unexpected {input:?} in step {step:?}"))),
         }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::SearchingExisting(_) => "searching for the image",
+            Step::DeletingExisting(..) => "deleting images of an earlier attempt",
+            Step::Creating => "creating image",
+            Step::Sending => "sending",
+            Step::AwaitingStorage(..) => "waiting for the image to be stored",
+            Step::Finished => "ended",
+        }
+    }
+}
+
+impl UploadImage {
+    pub fn new(context: Arc<ProviderContext>, order: Arc<UploadOrder>) -> Self {
+        Self { context, order, id: None, step: Step::Begin, failing_poll_s: 0.0 }
     }
 
     fn search(&mut self, lost: CloudError, number: usize) -> Next<Call> {
