@@ -162,8 +162,11 @@ fn an_instance_is_launched_and_deleted() {
         assert!(query.contains("version=2025-06-03") && query.contains("generation=2"), "{query}");
         assert_eq!(harness.cloud.calls("create_floating_ip").await.len(), 0);
 
+        let listings = harness.cloud.calls("list_instances").await.len();
         assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
         assert_eq!(harness.left().await, (0, 0, 0));
+        // The listing of the boot has shown it, so one without it is enough.
+        assert_eq!(harness.cloud.calls("list_instances").await.len(), listings + 1);
         assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
     });
 }
