@@ -17,6 +17,8 @@ use testkit::real::differences::differences;
 /// The public address of the first machine.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 88, 0, 4);
 const HOSTS: [&str; 2] = ["management.azure.com", "login.microsoftonline.com"];
+/// Pages and operations have URLs of Microsoft's host.
+const MICROSOFTS_LINKS: [&str; 2] = ["--base-url", "https://management.azure.com"];
 const KEY: &str = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQDB nodepool";
 
 /// The configuration of a provider with one label.
@@ -42,6 +44,11 @@ fn configuration(port: u16, auth: PathBuf) -> String {
     format!("labels: [{{name: small}}]\nproviders: [{provider}]\n")
 }
 
+/// A proxy with the TLS of Microsoft's hosts.
+async fn proxy(cloud: &SimulatedAzure) -> TlsProxy {
+    TlsProxy::start(&HOSTS.map(|host| (host, cloud.base()))).await
+}
+
 /// The record of a ready node, and the request that created its machine.
 async fn serve(program: Program) -> Value {
     let mut flags = vec!["--boot-s", "1", "--delete-s", "0.5"];
@@ -50,11 +57,10 @@ async fn serve(program: Program) -> Value {
         Program::Ours => Vec::new(),
     };
     if matches!(program, Program::Nodepool11) {
-        // Its pages and operations have URLs of Microsoft's host.
-        flags.extend(["--base-url", "https://management.azure.com"]);
+        flags.extend(MICROSOFTS_LINKS);
     }
     let (site, cloud) = tokio::join!(Site::start(&[ADDRESS]), SimulatedAzure::start(&flags));
-    let proxy = TlsProxy::start(&HOSTS.map(|host| (host, cloud.base()))).await;
+    let proxy = proxy(&cloud).await;
     let configuration = configuration(site.host.port(), cloud.auth_file());
     let process = site.launch(program, &environment_of(&proxy), &configuration, 1).await;
     let node = site.use_node("small", async |_| ()).await;
@@ -115,4 +121,33 @@ async fn records_and_requests_of_both_are_the_same() {
         "networkApiVersion",
     ];
     assert_eq!(differences("", &theirs, &ours, &own), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_nodepool_11_is_used_and_deleted() {
+    if real::skipped() {
+        return;
+    }
+    let flags = [&["--boot-s", "1", "--delete-s", "0.5"], &MICROSOFTS_LINKS[..]].concat();
+    let (site, cloud) = tokio::join!(Site::start(&[ADDRESS]), SimulatedAzure::start(&flags));
+    let proxy = proxy(&cloud).await;
+    // Ours reads Microsoft's endpoints, too, and reaches them through the proxy.
+    let mut auth = cloud.auth().clone();
+    auth.as_object_mut().unwrap().retain(|key, _| !key.ends_with("EndpointUrl"));
+    let auth_file = cloud.auth_file().with_file_name("microsoft.json");
+    std::fs::write(&auth_file, auth.to_string()).unwrap();
+    let configuration = configuration(site.host.port(), auth_file);
+
+    let theirs = site.launch(Program::Nodepool11, &proxy.environment(), &configuration, 1).await;
+    let request = site.consumer.submit_labels(&["small"]).await;
+    site.consumer.fulfilled_nodes(&request).await;
+    site.stop(Program::Nodepool11, theirs).await;
+
+    let ours = site.launch(Program::Ours, &proxy.environment(), &configuration, 1).await;
+    let locked = site.consumer.accept(&request).await;
+    site.consumer.use_and_release(locked).await;
+    site.wait_until_empty().await;
+    site.stop(Program::Ours, ours).await;
+    assert_eq!(cloud.resources().await, Vec::<String>::new());
+    assert_eq!(cloud.calls("vm.create").await.len(), 1);
 }
