@@ -1,4 +1,4 @@
-//! Texts of errors: with their causes, in one line of limited length.
+//! Texts of errors, with their causes, in one line of limited length; and errors of transport.
 
 use nodepool_driver::error::{CloudError, FailureKind};
 
@@ -26,6 +26,13 @@ pub fn truncated(text: &str) -> String {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }
+}
+
+/// Error of a request without a response, or with an incomplete one: it may have been executed, unless there was no
+/// connection. The URL, which may be a secret, is left out.
+pub fn transport_error(error: reqwest::Error) -> CloudError {
+    let may_have_worked = !error.is_connect() && !error.is_builder();
+    CloudError::Outage { detail: with_causes(&error.without_url()), may_have_worked }
 }
 
 /// A failure without a kind of its own.

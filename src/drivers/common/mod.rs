@@ -13,6 +13,7 @@ pub mod object_store;
 pub mod part_upload;
 pub mod process_group;
 pub mod python_format;
+pub mod retry_after;
 pub mod server_section;
 #[cfg(any(feature = "azure", feature = "ibm"))]
 pub mod tolerant_json;

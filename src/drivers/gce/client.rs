@@ -3,14 +3,15 @@
 use nodepool_driver::call_guard::CallGuard;
 use nodepool_driver::error::CloudError;
 use nodepool_model::records::time::Seconds;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::credentials::{Account, Source};
 use super::errors::ApiError;
-use crate::common::error_text::{failed, with_causes};
+use crate::common::error_text::{failed, transport_error};
+use crate::common::retry_after::retry_after;
 
 /// Address of the API, and the variable with which gcloud replaces it.
 const ENDPOINT: &str = "https://compute.googleapis.com/compute/v1/";
@@ -99,19 +100,13 @@ impl Connection {
             None => request,
         };
         guard.wait_until_allowed().await;
-        let response = request.send().await.map_err(transport_error)?;
+        let response = request.send().await.map_err(unanswered)?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let text = response.bytes().await.map_err(transport_error)?;
+        let text = response.bytes().await.map_err(unanswered)?;
         Ok((status, headers, text.to_vec()))
     }
 }
 
-/// A request that was sent may have been executed.
-fn transport_error(error: reqwest::Error) -> Refusal {
-    let may_have_worked = !error.is_connect() && !error.is_builder();
-    Refusal::Otherwise(CloudError::Outage { detail: with_causes(&error.without_url()), may_have_worked })
-}
-
-fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Seconds)
+fn unanswered(error: reqwest::Error) -> Refusal {
+    Refusal::Otherwise(transport_error(error))
 }

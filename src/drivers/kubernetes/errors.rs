@@ -2,9 +2,9 @@
 
 use crate::common::error_text::truncated;
 pub use crate::common::error_text::{failed, with_causes};
-use chrono::{DateTime, Utc};
+use crate::common::retry_after::retry_after;
 use http::StatusCode;
-use http::header::{HeaderMap, RETRY_AFTER};
+use http::header::HeaderMap;
 use serde::Deserialize;
 
 use nodepool_driver::error::CloudError;
@@ -121,18 +121,10 @@ fn is_connect_error(error: &kube::Error) -> bool {
     false
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse::<f64>() {
-        return (seconds.is_finite() && seconds >= 0.0).then_some(Seconds(seconds));
-    }
-    let until = DateTime::parse_from_rfc2822(text).ok()?;
-    Some(Seconds((until.with_timezone(&Utc) - Utc::now()).num_seconds().max(0) as f64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::header::RETRY_AFTER;
     use serde_json::{Value, json};
 
     fn meaning(status: u16, body: &Value) -> Rejection {

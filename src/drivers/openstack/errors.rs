@@ -1,9 +1,9 @@
 //! Error mapping: classifies error responses, and missing responses, by what the caller does next.
 
 pub use crate::common::error_text::{failed, truncated, with_causes};
-use chrono::{DateTime, Utc};
+use crate::common::retry_after::retry_after;
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::Value;
 
 use nodepool_driver::error::CloudError;
@@ -76,7 +76,7 @@ pub fn error_response(is_creation: bool, status: StatusCode, headers: &HeaderMap
     Failure { error, may_have_worked, status: Some(status.as_u16()) }
 }
 
-/// The delay that the cloud requests: a number of seconds, or the time from its own date to a later date.
+/// The delay that the cloud requests.
 pub fn retry_delay(status: StatusCode, headers: &HeaderMap) -> Option<Seconds> {
     let retry_after = retry_after(headers)?;
     Some(if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -84,18 +84,6 @@ pub fn retry_delay(status: StatusCode, headers: &HeaderMap) -> Option<Seconds> {
     } else {
         retry_after
     })
-}
-
-fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    let header = text(RETRY_AFTER)?;
-    if let Ok(seconds) = header.parse::<f64>() {
-        return (seconds.is_finite() && seconds >= 0.0).then_some(Seconds(seconds));
-    }
-    let until = DateTime::parse_from_rfc2822(header).ok()?;
-    let now = text(DATE).and_then(|date| DateTime::parse_from_rfc2822(date).ok());
-    let now = now.map_or_else(Utc::now, |now| now.with_timezone(&Utc));
-    Some(Seconds((until.with_timezone(&Utc) - now).num_seconds().max(0) as f64))
 }
 
 /// The message of an OpenStack error such as `{"forbidden": {"message": …}}`; else the whole text.
@@ -116,24 +104,13 @@ fn message_in(value: &Value, depth: u8) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderName;
+
     use super::*;
 
     fn headers(lines: &[(&str, &str)]) -> HeaderMap {
         let parsed = lines.iter().map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap()));
         parsed.collect()
-    }
-
-    #[test]
-    fn retry_after_is_a_number_or_a_date() {
-        let delay = |lines: &[(&str, &str)]| retry_after(&headers(lines)).map(|wait| wait.0);
-        let date = ("date", "Wed, 21 Oct 2015 07:28:00 GMT");
-        assert_eq!(delay(&[("retry-after", "120")]), Some(120.0));
-        assert_eq!(delay(&[date, ("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(90.0));
-        // Without a Date header, this host's clock is used, by which the date is long past.
-        assert_eq!(delay(&[("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(0.0));
-        assert_eq!(delay(&[("retry-after", "soon")]), None);
-        assert_eq!(delay(&[("retry-after", "-5")]), None);
-        assert_eq!(delay(&[date]), None);
     }
 
     #[test]

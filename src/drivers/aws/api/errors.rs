@@ -2,10 +2,11 @@
 
 use crate::common::error_text::truncated;
 pub use crate::common::error_text::{failed, with_causes};
+use crate::common::retry_after;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_model::records::time::Seconds;
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::HeaderMap;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -165,8 +166,7 @@ pub fn ended(code: &str, message: &str) -> CloudError {
 
 /// The pause that a response asks for.
 pub fn retry_after(headers: &HeaderMap) -> Seconds {
-    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok());
-    seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0).map_or(DEFAULT_RETRY_DELAY, Seconds)
+    retry_after::retry_after(headers).unwrap_or(DEFAULT_RETRY_DELAY)
 }
 
 /// Error of a request without a response, or with an incomplete one.

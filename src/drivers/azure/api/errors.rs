@@ -1,13 +1,13 @@
 //! Errors of the Resource Manager, by what the caller does next: those of calls, and those with which operations end.
 
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::HeaderMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use crate::common::error_text::failed;
-use crate::common::error_text::{truncated, with_causes};
-use crate::common::tolerant_json;
+use crate::common::error_text::truncated;
+pub use crate::common::error_text::{failed, transport_error};
+use crate::common::{retry_after, tolerant_json};
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_model::records::time::Seconds;
 
@@ -175,18 +175,11 @@ fn is_known(code: &str) -> bool {
 
 /// The pause that an answer asks for, if it does.
 pub fn retry_after(headers: &HeaderMap) -> Option<Seconds> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse::<f64>().ok()?;
-    (seconds.is_finite() && seconds >= 0.0).then(|| Seconds(seconds.min(MAX_RETRY_DELAY)))
+    retry_after::retry_after(headers).map(|pause| Seconds(pause.0.min(MAX_RETRY_DELAY)))
 }
 
 pub fn throttled(headers: &HeaderMap) -> CloudError {
     CloudError::Throttled { retry_after: retry_after(headers).unwrap_or(DEFAULT_RETRY_DELAY) }
-}
-
-/// Error of a request without an answer, or with an incomplete one. The URL may be a secret.
-pub fn transport_error(error: reqwest::Error) -> CloudError {
-    let may_have_worked = !error.is_connect() && !error.is_builder();
-    CloudError::Outage { detail: with_causes(&error.without_url()), may_have_worked }
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_model::records::time::Seconds;
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::api_types::StatusReason;
-pub use crate::common::error_text::failed;
-use crate::common::error_text::{truncated, with_causes};
+use crate::common::error_text::truncated;
+pub use crate::common::error_text::{failed, transport_error};
+use crate::common::retry_after;
 
 /// Pause after a throttled call, unless the service says another.
 const DEFAULT_RETRY_DELAY: Seconds = Seconds(1.0);
@@ -102,14 +103,7 @@ pub fn ended(status: &str, reasons: &[StatusReason]) -> CloudError {
 
 /// The pause that a response asks for.
 pub fn retry_after(headers: &HeaderMap) -> Seconds {
-    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok());
-    seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0).map_or(DEFAULT_RETRY_DELAY, Seconds)
-}
-
-/// Error of a request without a response, or with an incomplete one.
-pub fn transport_error(error: reqwest::Error) -> CloudError {
-    let may_have_worked = !error.is_connect() && !error.is_builder();
-    CloudError::Outage { detail: with_causes(&error.without_url()), may_have_worked }
+    retry_after::retry_after(headers).unwrap_or(DEFAULT_RETRY_DELAY)
 }
 
 /// The error of the VPC API, of the token endpoint, or of the resource groups.
