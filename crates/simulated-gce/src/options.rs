@@ -1,11 +1,10 @@
 //! The command line: listening addresses, projects, credentials, networks, and the knobs.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Parser;
 use serde_json::json;
+use simulated_service::network::Network;
 
 use crate::faults::knobs::Knobs;
 
@@ -41,40 +40,5 @@ impl Options {
     /// Checks the rules of knobs that the flags' types cannot express.
     pub fn check(&self) -> anyhow::Result<()> {
         self.knobs.updated(json!({})).map(drop).map_err(anyhow::Error::msg)
-    }
-}
-
-/// A network of IPv4 addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    first: Ipv4Addr,
-    prefix: u8,
-}
-
-impl Network {
-    /// Number of addresses.
-    pub fn size(self) -> u32 {
-        1 << (32 - u32::from(self.prefix))
-    }
-
-    /// The address with this number.
-    pub fn address(self, number: u32) -> Ipv4Addr {
-        assert!(number < self.size(), "address {number} is within its network");
-        Ipv4Addr::from(u32::from(self.first) + number)
-    }
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let error = || format!("{text} is not a network of 64 addresses or more, such as 127.87.0.0/16");
-        let (first, prefix) = text.split_once('/').ok_or_else(error)?;
-        let (first, prefix) = (first.parse().map_err(|_| error())?, prefix.parse().map_err(|_| error())?);
-        let network = Self { first, prefix };
-        match (8..=26).contains(&prefix) && u32::from(first).is_multiple_of(network.size()) {
-            true => Ok(network),
-            false => Err(error()),
-        }
     }
 }

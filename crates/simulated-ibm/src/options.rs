@@ -1,11 +1,10 @@
 //! The command line: listening addresses, region, credentials, networks, and the knobs.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Parser;
 use serde_json::json;
+use simulated_service::network::Network;
 
 use crate::faults::knobs::Knobs;
 
@@ -55,49 +54,4 @@ fn region(text: &str) -> Result<String, String> {
         && text.chars().all(|one| one.is_ascii_lowercase() || one.is_ascii_digit() || one == '-')
         && !text.ends_with('-');
     if is_region { Ok(text.to_owned()) } else { Err(format!("{text} is not a region such as us-south")) }
-}
-
-/// A network of IPv4 addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    first: Ipv4Addr,
-    prefix: u8,
-}
-
-impl Network {
-    /// Number of addresses.
-    pub fn size(self) -> u32 {
-        1 << (32 - u32::from(self.prefix))
-    }
-
-    /// The address with this number.
-    pub fn address(self, number: u32) -> Ipv4Addr {
-        assert!(number < self.size(), "address {number} is within its network");
-        Ipv4Addr::from(u32::from(self.first) + number)
-    }
-
-    /// The quarter with this number, 0 to 3.
-    pub fn quarter(self, number: u32) -> Self {
-        assert!(number < 4, "a network has four quarters");
-        Self { first: self.address(number * (self.size() / 4)), prefix: self.prefix + 2 }
-    }
-
-    pub fn cidr(self) -> String {
-        format!("{}/{}", self.first, self.prefix)
-    }
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let error = || format!("{text} is not a network of 64 addresses or more, such as 127.95.0.0/16");
-        let (first, prefix) = text.split_once('/').ok_or_else(error)?;
-        let (first, prefix) = (first.parse().map_err(|_| error())?, prefix.parse().map_err(|_| error())?);
-        let network = Self { first, prefix };
-        match (8..=26).contains(&prefix) && u32::from(first).is_multiple_of(network.size()) {
-            true => Ok(network),
-            false => Err(error()),
-        }
-    }
 }

@@ -1,8 +1,9 @@
-//! The common parts of simulated clouds: ports, connections, knobs, faults, latencies, times, throttling and timers.
+//! The common parts of simulated clouds: ports, connections, knobs, faults, latencies, networks, times, throttling and timers.
 
 pub mod faults;
 pub mod knobs;
 pub mod latency;
+pub mod network;
 pub mod port;
 pub mod seconds;
 pub mod server;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use simulated_service::network::Addresses;
 use simulated_service::throttle::Throttle;
 
-use crate::cloud::addresses::Addresses;
 use crate::cloud::counters::RunStats;
 use crate::cloud::history::History;
 use crate::cloud::operations::Operations;
@@ -19,6 +19,9 @@ use crate::faults::knobs::Knobs;
 use crate::options::Options;
 use crate::server::response::ApiError;
 use crate::server::target::Kind;
+
+/// Addresses that Azure reserves at the beginning and at the end of a subnet.
+const RESERVED: (u32, u32) = (4, 1);
 
 pub struct Cloud {
     pub options: Options,
@@ -82,8 +85,8 @@ impl Cloud {
             operations: Operations::default(),
             sizes: Sizes::new(&options.locations, options.extra_skus),
             usage: Usage::default(),
-            private_addresses: Addresses::new(options.network),
-            public_addresses: Addresses::new(options.public_network),
+            private_addresses: Addresses::new(options.network, RESERVED),
+            public_addresses: Addresses::new(options.public_network, RESERVED),
             ipv6_addresses: 0,
             planned_failure: None,
             now: Duration::ZERO,

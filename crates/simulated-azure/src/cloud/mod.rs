@@ -1,6 +1,5 @@
 //! The state: resources, operations, usages, addresses, history and counters.
 
-pub mod addresses;
 pub mod cloud;
 pub mod counters;
 pub mod history;

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use simulated_service::network::Addresses;
 
 use crate::cloud::cloud::Cloud;
 use crate::cloud::table::Table;
@@ -170,6 +171,18 @@ pub enum Address {
 }
 
 impl Address {
+    /// An IPv4 address, unless none is free.
+    pub fn allocate(addresses: &mut Addresses) -> Option<Self> {
+        let number = addresses.allocate()?;
+        Some(Self::V4(addresses.network().address(number)))
+    }
+
+    pub fn release(&self, addresses: &mut Addresses) {
+        if let Self::V4(address) = self {
+            addresses.release(addresses.number(*address));
+        }
+    }
+
     pub fn text(&self) -> String {
         match self {
             Self::V4(address) => address.to_string(),

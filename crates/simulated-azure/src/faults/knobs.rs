@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use simulated_service::knobs;
 use simulated_service::latency::Latency;
+use simulated_service::seconds::SecondsRange;
 
 use crate::faults::fault::Fault;
-use crate::faults::values::{Amounts, FailedCreation, NestedPublicIp, OperationStyle, Part, Seconds};
+use crate::faults::values::{Amounts, FailedCreation, NestedPublicIp, OperationStyle, Part};
 
 /// Every knob is a flag of the command line (`--boot-s 2`) and a key of `PUT /sim/knobs` (`{"boot_s": 2}`). Knobs that
 /// say "every" are exact: 5 is the fifth, the tenth and so on; 0 is never.
@@ -16,13 +17,13 @@ use crate::faults::values::{Amounts, FailedCreation, NestedPublicIp, OperationSt
 pub struct Knobs {
     /// Seconds from the creation of a virtual machine until it has succeeded or failed: `5`, `5-20`.
     #[arg(long, default_value = "1", value_name = "S")]
-    pub boot_s: Seconds,
+    pub boot_s: SecondsRange,
     /// Seconds from the deletion of a virtual machine until it no longer exists.
     #[arg(long, default_value = "1", value_name = "S")]
-    pub delete_s: Seconds,
+    pub delete_s: SecondsRange,
     /// Seconds of all other long operations.
     #[arg(long, default_value = "0.2", value_name = "S")]
-    pub operation_s: Seconds,
+    pub operation_s: SecondsRange,
     /// Seconds from the creation of a virtual machine until its interfaces, public IPs and disk exist.
     #[arg(long, default_value_t = 0.0, value_name = "S")]
     pub parts_s: f64,

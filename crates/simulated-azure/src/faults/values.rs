@@ -1,69 +1,9 @@
-//! Values of knobs that are more than a number: ranges of seconds, amounts by name, and choices.
+//! Values of knobs that are more than a number: amounts by name, and choices.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-
-/// The shortest and the longest of a range of times in seconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(try_from = "SecondsText", into = "String")]
-pub struct Seconds {
-    low: f64,
-    high: f64,
-}
-
-/// A range in JSON: a number, or text as on the command line.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum SecondsText {
-    Number(f64),
-    Text(String),
-}
-
-impl Seconds {
-    /// The time for a random number.
-    pub fn at(self, random: u64) -> f64 {
-        self.low + (self.high - self.low) * (random % 1001) as f64 / 1000.0
-    }
-}
-
-impl FromStr for Seconds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (low, high) = text.split_once('-').unwrap_or((text, text));
-        let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| (0.0..1e9).contains(number));
-        match (number(low), number(high)) {
-            (Some(low), Some(high)) if low <= high => Ok(Self { low, high }),
-            _ => Err(format!("{text} is not a time: expected seconds (20) or a range (20-50.5)")),
-        }
-    }
-}
-
-impl TryFrom<SecondsText> for Seconds {
-    type Error = String;
-
-    fn try_from(value: SecondsText) -> Result<Self, String> {
-        match value {
-            SecondsText::Number(number) => number.to_string().parse(),
-            SecondsText::Text(text) => text.parse(),
-        }
-    }
-}
-
-impl From<Seconds> for String {
-    fn from(seconds: Seconds) -> Self {
-        seconds.to_string()
-    }
-}
-
-impl Display for Seconds {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}-{}", self.low, self.high)
-    }
-}
 
 /// Amounts by name: `cores=100,virtualMachines=20`. In JSON they may also be an object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

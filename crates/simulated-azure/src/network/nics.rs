@@ -81,7 +81,7 @@ impl Cloud {
         let addresses: Vec<Option<Address>> = versions
             .into_iter()
             .map(|version| match version {
-                IpVersion::V4 => self.private_addresses.allocate().map(Address::V4),
+                IpVersion::V4 => Address::allocate(&mut self.private_addresses),
                 IpVersion::V6 => Some(self.new_ipv6(1)),
             })
             .collect();
@@ -144,8 +144,8 @@ impl Cloud {
             if let Some(ip) = one.public_ip.as_ref().and_then(|key| self.ips.get_mut(key)) {
                 ip.configuration = None;
             }
-            if let Some(Address::V4(address)) = &one.address {
-                self.private_addresses.release(*address);
+            if let Some(address) = &one.address {
+                address.release(&mut self.private_addresses);
             }
         }
         self.usage.remove(&nic.meta.location, &[("NetworkInterfaces".to_owned(), 1)]);

@@ -80,7 +80,7 @@ impl Cloud {
     pub fn give_public_address(&mut self, ip_key: &str, guid: &str) {
         let Some(ip) = self.ips.get(ip_key).filter(|ip| ip.meta.guid == guid) else { return };
         let address = match ip.version {
-            IpVersion::V4 => self.public_addresses.allocate().map(Address::V4),
+            IpVersion::V4 => Address::allocate(&mut self.public_addresses),
             IpVersion::V6 => Some(self.new_ipv6(2)),
         };
         self.ips.get_mut(ip_key).expect("the public IP exists").address = address;
@@ -117,8 +117,8 @@ impl Cloud {
     pub fn remove_ip(&mut self, ip_key: &str) {
         self.detach_ip(ip_key);
         let Some(ip) = self.ips.remove(ip_key) else { return };
-        if let Some(Address::V4(address)) = &ip.address {
-            self.public_addresses.release(*address);
+        if let Some(address) = &ip.address {
+            address.release(&mut self.public_addresses);
         }
         self.usage.remove(&ip.meta.location, &ip.usages());
         self.ended(Kind::Ip, &ip.meta);

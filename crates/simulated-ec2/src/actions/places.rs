@@ -42,8 +42,8 @@ impl Ec2<'_> {
         let page = query.page(&self.region.subnets, |_| true)?;
         page.write(xml, "subnetSet", |xml, subnet| {
             xml.text("subnetId", &subnet.id).text("state", "available").text("vpcId", &subnet.vpc);
-            xml.value("cidrBlock", subnet.addresses.network);
-            xml.value("availableIpAddressCount", subnet.addresses.free(limit));
+            xml.value("cidrBlock", subnet.addresses.network());
+            xml.value("availableIpAddressCount", subnet.free_addresses(limit));
             xml.text("availabilityZone", &subnet.zone).text("availabilityZoneId", &zone_id(&subnet.zone));
             xml.value("defaultForAz", true).value("mapPublicIpOnLaunch", true).text("ownerId", account);
             xml.value("assignIpv6AddressOnCreation", false);

@@ -300,7 +300,7 @@ impl Ec2<'_> {
             self.world.knobs.full_places.iter().any(|place| place.contains(one.name, zone, subnet, is_spot))
         };
         let candidates = || subnets.values().filter(|subnet| zone.is_none_or(|zone| zone == subnet.zone));
-        let roomy = candidates().find(|one| !is_full(&one.zone, &one.id) && one.addresses.free(limit) > 0);
+        let roomy = candidates().find(|one| !is_full(&one.zone, &one.id) && one.free_addresses(limit) > 0);
         let chosen = roomy.or(candidates().next()).expect("each zone has a subnet");
         Ok((chosen.zone.clone(), chosen.id.clone()))
     }
@@ -405,14 +405,14 @@ impl Ec2<'_> {
             return Err(ApiError::new("InsufficientCapacityOnHost", text));
         }
         let subnet = self.region.subnets.get(&launch.subnet).expect("the place of a launch has a subnet");
-        if subnet.addresses.free(knobs.subnet_addresses) < count {
+        if subnet.free_addresses(knobs.subnet_addresses) < count {
             let text = format!(
                 "There are not enough free addresses in subnet '{}' to satisfy the requested number of instances.",
                 subnet.id()
             );
             return Err(ApiError::new("InsufficientFreeAddressesInSubnet", text));
         }
-        if launch.has_public_address && self.world.public_addresses.free(0) < count {
+        if launch.has_public_address && self.world.public_addresses.free() < count {
             return Err(ApiError::new("InsufficientAddressCapacity", "Not enough available addresses"));
         }
         if knobs.late_volume_limit { Ok(()) } else { self.check_volumes(launch.volumes.iter(), count) }

@@ -156,7 +156,7 @@ fn region_json(region: &Region, address_limit: u32) -> Value {
     let snapshots = region.snapshots.values().filter(|snapshot| snapshot.owner != PUBLIC_OWNER);
     let tasks = region.snapshot_imports.values().chain(region.image_imports.values());
     let free: BTreeMap<&str, u32> =
-        region.subnets.values().map(|subnet| (subnet.id.as_str(), subnet.addresses.free(address_limit))).collect();
+        region.subnets.values().map(|subnet| (subnet.id.as_str(), subnet.free_addresses(address_limit))).collect();
     let templates: Vec<&str> = region.templates.values().map(|template| template.name.as_str()).collect();
     json!({
         "instances": by_state(region.instances.values().map(|one| one.state.name())),

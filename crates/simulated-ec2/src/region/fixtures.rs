@@ -1,12 +1,15 @@
 //! The objects that exist in each region from the start: a network with three subnets, security groups, a key pair, and
 //! public images.
 
-use crate::options::{Network, Options};
-use crate::region::addresses::Addresses;
+use simulated_service::network::{Addresses, Network};
+
+use crate::options::Options;
 use crate::region::objects::{Image, KeyPair, Mapping, SecurityGroup, Snapshot, Subnet};
 use crate::region::region::Region;
 use crate::region::tags::Tags;
 
+/// Addresses that AWS reserves at the beginning and at the end of a subnet.
+pub const RESERVED: (u32, u32) = (4, 1);
 /// The owner of public images.
 pub const PUBLIC_OWNER: &str = "137112412989";
 pub const VPC: &str = "vpc-00000000000000001";
@@ -46,7 +49,7 @@ impl Region {
     fn create_network(&mut self, network: Network) {
         for (index, letter) in (0..).zip(["a", "b", "c"]) {
             let (id, zone) = (format!("subnet-0000000000000000{letter}"), format!("{}{letter}", self.name));
-            let addresses = Addresses::new(network.quarter(index));
+            let addresses = Addresses::new(network.quarter(index), RESERVED);
             self.subnets.insert(&id.clone(), Subnet { id, zone, vpc: VPC.to_owned(), addresses, tags: Tags::new() });
         }
         for (id, name) in [("sg-00000000000000001", "default"), ("sg-00000000000000002", "nodepool")] {

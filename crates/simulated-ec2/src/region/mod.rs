@@ -1,6 +1,5 @@
 //! The state: the objects of each region, the addresses, limits, history and counters.
 
-pub mod addresses;
 pub mod counters;
 pub mod fixtures;
 pub mod history;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use simulated_service::network::Addresses;
+
 use crate::api::filters::Resource;
 use crate::api::xml::Xml;
-use crate::region::addresses::Addresses;
 use crate::region::tags::{self, Tags};
 use crate::server::form::Form;
 
@@ -372,6 +373,14 @@ pub struct Subnet {
     pub tags: Tags,
 }
 
+impl Subnet {
+    /// Number of free addresses; `limit` is the size of the network, 0 its own size.
+    pub fn free_addresses(&self, limit: u32) -> u32 {
+        let free = self.addresses.free();
+        if limit == 0 { free } else { free.min(limit.saturating_sub(self.addresses.used())) }
+    }
+}
+
 impl Resource for Subnet {
     fn id(&self) -> &str {
         &self.id
@@ -388,7 +397,7 @@ impl Resource for Subnet {
             "vpc-id" => vec![self.vpc.clone()],
             "default-for-az" => vec!["true".to_owned()],
             "state" => vec!["available".to_owned()],
-            "cidr-block" => vec![self.addresses.network.to_string()],
+            "cidr-block" => vec![self.addresses.network().to_string()],
             _ => return None,
         })
     }

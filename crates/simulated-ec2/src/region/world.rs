@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use simulated_service::network::Addresses;
 use simulated_service::throttle::Throttle;
 
 use crate::faults::knobs::Knobs;
 use crate::options::Options;
-use crate::region::addresses::Addresses;
 use crate::region::counters::RunStats;
+use crate::region::fixtures::RESERVED;
 use crate::region::history::History;
 use crate::region::work::{Step, Timers};
 use crate::server::credentials::Credentials;
@@ -41,7 +42,7 @@ impl World {
     pub fn new(options: Options) -> Self {
         Self {
             knobs: options.knobs.clone(),
-            public_addresses: Addresses::new(options.public_network),
+            public_addresses: Addresses::new(options.public_network, RESERVED),
             options,
             stats: RunStats::default(),
             history: History::default(),

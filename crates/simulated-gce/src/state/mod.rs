@@ -1,6 +1,5 @@
 //! The state: projects with their instances and operations, images, quotas, timers, history and counters.
 
-pub mod addresses;
 pub mod counters;
 pub mod history;
 pub mod images;

@@ -5,17 +5,20 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, FixedOffset, SecondsFormat, Utc};
+use simulated_service::network::Addresses;
 use simulated_service::seconds::SecondsRange;
 use simulated_service::throttle::Throttle;
 
 use crate::faults::knobs::Knobs;
 use crate::identity::tokens::Tokens;
 use crate::options::Options;
-use crate::state::addresses::Addresses;
 use crate::state::counters::RunStats;
 use crate::state::history::History;
 use crate::state::images::Images;
 use crate::state::work::{Place, Step, Timers};
+
+/// Addresses that Google reserves at the beginning and at the end of a network.
+const RESERVED: (u32, u32) = (2, 2);
 
 pub struct World {
     pub options: Options,
@@ -39,8 +42,8 @@ impl World {
     pub fn new(options: Options) -> Self {
         let mut world = Self {
             knobs: options.knobs.clone(),
-            internal: Addresses::new(options.network),
-            external: Addresses::new(options.public_network),
+            internal: Addresses::new(options.network, RESERVED),
+            external: Addresses::new(options.public_network, RESERVED),
             options,
             stats: RunStats::default(),
             history: History::default(),

@@ -1,12 +1,15 @@
 //! The resources that exist from the start: resource groups, networks, keys and public images.
 
 use serde_json::{Value, json};
+use simulated_service::network::Addresses;
 
-use crate::state::addresses::Addresses;
 use crate::state::ids::{ACCOUNT, reference};
 use crate::state::operating_systems;
 use crate::state::profiles::Profile;
 use crate::state::world::World;
+
+/// Addresses that IBM reserves at the beginning and at the end of a subnet.
+pub const RESERVED: (u32, u32) = (4, 1);
 
 /// A subnet: its zone, and the addresses that it gives.
 pub struct Subnet {
@@ -131,12 +134,12 @@ impl World {
     /// Adds a subnet of a quarter of the network.
     fn add_subnet(&mut self, name: &str, vpc: &str, zone: &str, quarter: u32) {
         let (id, now) = (self.zonal_id(zone), self.timestamp());
-        let addresses = Addresses::new(self.options.network.quarter(quarter));
+        let addresses = Addresses::new(self.options.network.quarter(quarter), RESERVED);
         let vpc = self.vpcs.by_name(vpc).expect("the VPC of a subnet exists").value().clone();
         let json = json!({
             "available_ipv4_address_count": addresses.free(), "created_at": now, "crn": self.crn(zone, "subnet", &id),
             "href": self.href(&format!("subnets/{id}")), "id": id, "ip_version": "ipv4",
-            "ipv4_cidr_block": addresses.network().cidr(), "name": name, "network_acl": vpc["default_network_acl"],
+            "ipv4_cidr_block": addresses.network().to_string(), "name": name, "network_acl": vpc["default_network_acl"],
             "resource_group": vpc["resource_group"], "resource_type": "subnet",
             "routing_table": vpc["default_routing_table"], "status": "available",
             "total_ipv4_address_count": addresses.network().size(), "vpc": reference(&vpc),

@@ -1,6 +1,5 @@
 //! The state behind the APIs: resources in tables, their lives, quotas, timers, history and counters.
 
-pub mod addresses;
 pub mod counters;
 pub mod fixtures;
 pub mod floating_ip_steps;

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use simulated_service::network::Addresses;
 use simulated_service::seconds::SecondsRange;
 use simulated_service::throttle::Throttle;
 
 use crate::faults::knobs::Knobs;
 use crate::identity::tokens::Tokens;
 use crate::options::Options;
-use crate::state::addresses::Addresses;
 use crate::state::counters::RunStats;
-use crate::state::fixtures::{Image, Subnet};
+use crate::state::fixtures::{Image, RESERVED, Subnet};
 use crate::state::floating_ip_steps::FloatingIp;
 use crate::state::history::History;
 use crate::state::instance::Instance;
@@ -67,7 +67,7 @@ impl World {
     fn without_fixtures(options: Options, base: &str, started: DateTime<Utc>, now: Duration) -> Self {
         Self {
             knobs: options.knobs.clone(),
-            public: Addresses::new(options.public_network),
+            public: Addresses::new(options.public_network, RESERVED),
             options,
             stats: RunStats::default(),
             history: History::default(),
