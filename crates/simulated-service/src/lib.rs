@@ -1,4 +1,4 @@
-//! The common parts of simulated clouds: ports, connections, knobs, faults, latencies, networks, times, throttling and timers.
+//! The common parts of simulated clouds: ports, connections, networks, knobs, faults, latencies, times and timers.
 
 pub mod faults;
 pub mod knobs;
