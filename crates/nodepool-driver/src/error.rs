@@ -58,6 +58,11 @@ impl CloudError {
         }
     }
 
+    /// Error of a job for something that a cloud does not have.
+    pub fn unsupported() -> Self {
+        Self::not_found("this cloud has no such resources")
+    }
+
     /// The object, or the kind of objects, does not exist.
     pub fn not_found(what: impl Into<String>) -> Self {
         CloudError::NotFound(what.into())

@@ -77,7 +77,7 @@ pub trait SimpleAdapter: Send + 'static {
 
     /// `NotFound` counts as success, and `Failed` says that the resource is in use again.
     fn delete_unused(&self, _resource: &CloudResource) -> impl Future<Output = Result<(), CloudError>> {
-        ready(Err(CloudError::not_found("this cloud has no such resources")))
+        ready(Err(CloudError::unsupported()))
     }
 
     /// The text that an instance has written to its console, for the log of a failed launch.
@@ -93,7 +93,7 @@ pub trait SimpleAdapter: Send + 'static {
 
     /// `NotFound` counts as success.
     fn delete_image(&self, _id: &ExternalId) -> impl Future<Output = Result<(), CloudError>> {
-        ready(Err(CloudError::not_found("this cloud has no such resources")))
+        ready(Err(CloudError::unsupported()))
     }
 
     /// All visible images, ours or not.

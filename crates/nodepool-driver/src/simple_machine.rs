@@ -126,9 +126,7 @@ impl StateMachine for Machine {
                 step @ (Step::Refresh { .. } | Step::Describing(..) | Step::Listing(..) | Step::Limiting(..)),
                 input @ (Input::Start | Input::Reply(_)),
             ) => self.refresh(step, input),
-            (Step::Unsupported, Input::Start) => {
-                Next::Failed(CloudError::not_found("this cloud has no such resources"))
-            }
+            (Step::Unsupported, Input::Start) => Next::Failed(CloudError::unsupported()),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => self.one_call(step, input),
         }

@@ -125,7 +125,7 @@ impl<C, R> OneCall<C, R> {
 
     /// A job for something that a cloud does not have.
     pub fn unsupported() -> Self {
-        Self::finished(Err(CloudError::not_found("this cloud has no such resources")))
+        Self::finished(Err(CloudError::unsupported()))
     }
 }
 
