@@ -20,7 +20,7 @@ pub struct Page<T> {
 impl<T: DeserializeOwned> Page<T> {
     /// Reads a page whose items have this key. One without the key is no empty list.
     pub fn read(body: &[u8], key: &str) -> Result<Self, String> {
-        let page: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let page: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let items = page.get(key).ok_or_else(|| format!("there is no {key}"))?;
         let items: Vec<_> = serde_json::from_str(items.get()).map_err(|_| format!("{key} is no list"))?;
         let items = tolerant_json::read_elements(key, &items, &["id", "name", "status", "resource_group"]);
