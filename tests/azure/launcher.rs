@@ -7,7 +7,7 @@ use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_zk::paths;
 use serde_json::json;
-use testkit::clouds::cloud_launcher::{CloudLauncher, TIMEOUT, advance_clock};
+use testkit::clouds::cloud_launcher::{CloudLauncher, TIMEOUT};
 use testkit::clouds::simulated_azure::{LOCATION, SimulatedAzure};
 use testkit::in_process_launcher::on_real_time;
 use testkit::{real, wait};
@@ -213,7 +213,7 @@ fn leaked_parts_of_a_machine_that_was_removed_are_deleted() {
         let others = ["nics np0000009999-nic", "nics other"];
         let mut searches = harness.cloud.calls("disk.list").await.len();
         while harness.cloud.resources().await != others {
-            advance_clock(INTERVAL).await;
+            harness.launcher.advance_clock(INTERVAL).await;
             searches += 1;
             wait::until("a search", TIMEOUT, async || harness.cloud.calls("disk.list").await.len() >= searches).await;
         }

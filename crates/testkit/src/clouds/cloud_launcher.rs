@@ -9,6 +9,7 @@ use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::process::identity::Identity;
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{ExtraDrivers, StartProvider};
+use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::messages::ExplainRequest;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_model::config::ProviderConfig;
@@ -16,6 +17,7 @@ use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind};
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_zk::memory::MemoryZooKeeper;
 use python_yaml::diagnostics::Diagnostic;
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::in_process_launcher::{Consumer, InProcessDaemon, zookeeper};
@@ -49,13 +51,6 @@ impl ExtraDrivers for InProcessDriver {
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Diagnostic>> {
         (self.open)(section, start)
     }
-}
-
-/// Advances the clock of this process. The timers of that time end at once.
-pub async fn advance_clock(by: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(by).await;
-    tokio::time::resume();
 }
 
 pub struct CloudLauncher {
@@ -156,6 +151,19 @@ impl CloudLauncher {
             verdicts.any(|verdict| verdict.reason.contains(words))
         })
         .await;
+    }
+
+    /// Advances the clock of this process while no job runs: the timers of that time end at once, and those of calls
+    /// would be timeouts.
+    pub async fn advance_clock(&self, by: Duration) {
+        wait::until("the providers to be idle", TIMEOUT, async || {
+            let actors = dump::collect(&self.process.shared.registry).await;
+            actors.iter().filter(|view| view["actor"] == "TaskManager").all(|view| view["jobs"] == json!([]))
+        })
+        .await;
+        tokio::time::pause();
+        tokio::time::advance(by).await;
+        tokio::time::resume();
     }
 
     /// The sum of a counter since the start of the launcher.
