@@ -13,6 +13,8 @@ use testkit::clouds::simulated_ibm::{REGION, SimulatedIbm, ZONES};
 use testkit::in_process_launcher::on_real_time;
 use testkit::provider_harness::{ProviderHarness, launch_order, launched, provider_section};
 
+use crate::api::Api;
+
 pub const QUICK: [&str; 10] = [
     "--boot-s",
     "0.1",
@@ -116,25 +118,8 @@ impl Harness {
 
     /// Creates an instance as others do, in this resource group.
     async fn create(&self, name: &str, group: &str) {
-        let http = reqwest::Client::new();
-        let (base, query) = (self.cloud.base(), "version=2025-06-03&generation=2");
-        let list = async |path: &str| -> Value {
-            http.get(format!("{base}{path}?{query}")).send().await.unwrap().json().await.unwrap()
-        };
-        let id_of = |list: &Value, name: &str| {
-            let items = list.as_array().unwrap().iter().find(|item| item["name"] == name);
-            items.unwrap_or_else(|| panic!("no {name} in {list}"))["id"].clone()
-        };
-        let group = id_of(&list("/v2/resource_groups").await["resources"], group);
-        let (vpcs, subnets) = (list("/v1/vpcs").await, list("/v1/subnets").await);
-        let image = list("/v1/images").await["images"][0]["id"].clone();
-        let body = json!({
-            "name": name, "profile": {"name": "bx2-2x8"}, "resource_group": {"id": group}, "image": {"id": image},
-            "vpc": {"id": id_of(&vpcs["vpcs"], "nodepool")}, "zone": {"name": ZONES[0]},
-            "primary_network_interface": {"subnet": {"id": id_of(&subnets["subnets"], "nodepool-1")}},
-        });
-        let sent = http.post(format!("{base}/v1/instances?{query}")).json(&body).send().await.unwrap();
-        assert!(sent.status().is_success(), "{}", sent.text().await.unwrap());
+        let api = Api::new(&self.cloud);
+        api.instance(name, &api.group(group).await, &format!("{name}-boot")).await;
     }
 }
 
@@ -339,6 +324,18 @@ fn refusals_say_what_they_mean_for_the_launch() {
         let faults = ["503 action=create_instance times=2", "429 action=create_instance times=1 after=2"];
         let mut harness = Harness::start(&["--fault", faults[0], "--fault", faults[1]], "", "", "").await;
         harness.launch("0000000001").await.unwrap();
+        assert_eq!(harness.cloud.count("instances").await, 1);
+    });
+}
+
+#[test]
+fn a_resource_group_that_was_deleted_is_created_again() {
+    on_real_time(async {
+        let mut harness = Harness::start(&[], "", "", "").await;
+        harness.launch("0000000001").await.unwrap();
+        assert_eq!(harness.delete("np0000000001").await, Ok(Outcome::Deleted));
+        Api::new(&harness.cloud).delete_group("np_dallas_main").await;
+        harness.launch("0000000002").await.unwrap();
         assert_eq!(harness.cloud.count("instances").await, 1);
     });
 }

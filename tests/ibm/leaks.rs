@@ -7,16 +7,15 @@ use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::records::node::NodeState;
 use nodepool_zk::locks::lock;
 use nodepool_zk::paths;
-use reqwest::Client;
-use serde_json::{Value, json};
 use testkit::clouds::cloud_launcher::{CloudLauncher, TIMEOUT};
 use testkit::clouds::moto::{BUCKET, Moto};
-use testkit::clouds::simulated_ibm::{SimulatedIbm, ZONES};
+use testkit::clouds::simulated_ibm::SimulatedIbm;
 use testkit::in_process_launcher::image_records::record_upload;
 use testkit::in_process_launcher::{node_record, on_real_time};
 use testkit::{real, wait};
 use zookeeper_server::types::CreateMode;
 
+use crate::api::Api;
 use crate::driver::{QUICK, configuration};
 use crate::uploads::section;
 
@@ -25,76 +24,6 @@ const INTERVAL: Duration = Duration::from_secs(700);
 /// A few more than the two listings that show and confirm a resource.
 const MAX_PASSES: usize = 10;
 const KINDS: [&str; 4] = ["instances", "floatingips", "volumes", "images"];
-
-/// Calls the API without a driver.
-struct Api<'a> {
-    cloud: &'a SimulatedIbm,
-    http: Client,
-}
-
-impl Api<'_> {
-    fn url(&self, path: &str) -> String {
-        format!("{}{path}?version=2025-06-03&generation=2&limit=100", self.cloud.base())
-    }
-
-    async fn list(&self, path: &str, key: &str) -> Vec<Value> {
-        let sent = self.http.get(self.url(path)).send().await.unwrap();
-        let mut page: Value = sent.json().await.unwrap();
-        serde_json::from_value(page[key].take()).unwrap()
-    }
-
-    async fn id_of(&self, path: &str, key: &str, name: &str) -> Value {
-        let all = self.list(path, key).await;
-        let found = all.iter().find(|one| one["name"] == name);
-        found.unwrap_or_else(|| panic!("no {name} in {all:?}"))["id"].clone()
-    }
-
-    async fn create(&self, path: &str, body: Value) {
-        let url = format!("{}{path}?version=2025-06-03&generation=2", self.cloud.base());
-        let sent = self.http.post(url).json(&body).send().await.unwrap();
-        assert!(sent.status().is_success(), "{}", sent.text().await.unwrap());
-    }
-
-    async fn group(&self, name: &str) -> Value {
-        self.create("/v2/resource_groups", json!({"name": name})).await;
-        json!({"id": self.id_of("/v2/resource_groups", "resources", name).await})
-    }
-
-    async fn instance(&self, name: &str, group: &Value, volume: &str) {
-        let vpc = json!({"id": self.id_of("/v1/vpcs", "vpcs", "nodepool").await});
-        let subnet = json!({"id": self.id_of("/v1/subnets", "subnets", "nodepool-1").await});
-        let image = json!({"id": self.list("/v1/images", "images").await[0]["id"]});
-        let volume = json!({"name": volume, "profile": {"name": "general-purpose"}, "resource_group": group});
-        let boot = json!({"volume": volume, "delete_volume_on_instance_delete": false});
-        let body = json!({
-            "name": name, "profile": {"name": "bx2-2x8"}, "resource_group": group, "image": image, "vpc": vpc,
-            "zone": {"name": ZONES[0]}, "primary_network_interface": {"subnet": subnet},
-            "boot_volume_attachment": boot,
-        });
-        self.create("/v1/instances", body).await;
-    }
-
-    async fn floating_ip(&self, name: &str, group: &Value) {
-        self.create("/v1/floating_ips", json!({"name": name, "resource_group": group, "zone": {"name": ZONES[0]}}))
-            .await;
-    }
-
-    async fn image(&self, name: &str, group: &Value) {
-        let body = json!({
-            "name": name, "resource_group": group, "file": {"href": format!("cos://us-south/{BUCKET}/{name}.qcow2")},
-            "operating_system": {"name": "debian-12-amd64"},
-        });
-        self.create("/v1/images", body).await;
-    }
-
-    async fn names(&self, path: &str, key: &str) -> Vec<String> {
-        let all = self.list(path, key).await;
-        let mut names: Vec<String> = all.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect();
-        names.retain(|name| name.starts_with("np"));
-        names.sort();
-        names
-    }
-}
 
 /// The id of a build that was created and deleted.
 async fn issued_build(launcher: &CloudLauncher) -> String {
@@ -136,11 +65,10 @@ fn each_kind_of_leaked_resource_is_deleted_once_and_counted() {
             nodes.push(node.to_string());
         }
         let build = issued_build(&launcher).await;
-        let api = Api { cloud: &cloud, http: Client::new() };
+        let api = Api::new(&cloud);
         for (group, images) in [("np_dallas_main", "npimages_dallas"), ("np_austin_main", "npimages_austin")] {
-            let (group, images) = (api.group(group).await, api.group(images).await);
-            let is_ours =
-                images == json!({"id": api.id_of("/v2/resource_groups", "resources", "npimages_dallas").await});
+            let (group, images) = (api.create_group(group).await, api.create_group(images).await);
+            let is_ours = images == api.group("npimages_dallas").await;
             // Names are unique in a region, so others have other nodes.
             let name = |index: usize| format!("np{}{}", nodes[index], if is_ours { "" } else { "9" });
             api.instance(&name(0), &group, &format!("{}-0123456789abcdef", name(1))).await;
@@ -196,8 +124,8 @@ fn an_image_in_use_outlives_all_searches_for_leaks() {
             build: build.as_str().into(),
             upload: "0000000001".into(),
         };
-        let api = Api { cloud: &cloud, http: Client::new() };
-        let group = api.group("npimages_dallas").await;
+        let api = Api::new(&cloud);
+        let group = api.create_group("npimages_dallas").await;
         let name = |build: &str| format!("npimage0000000001-{build}-{DALLAS}");
         for build in [&build, &gone] {
             api.image(&name(build), &group).await;

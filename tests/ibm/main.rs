@@ -1,5 +1,6 @@
 //! The driver ibmvpc on the simulated IBM VPC, beside IBM's own clients and the driver of Nodepool 11.
 
+mod api;
 mod driver;
 mod launcher;
 mod leaks;

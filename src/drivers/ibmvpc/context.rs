@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::api::api_types::{FloatingIp, Image, Profile, StatusReason, Subnet, VpcInstance};
+use super::api::api_types::{FloatingIp, Image, Profile, StatusReason, Subnet, Thing, VpcInstance};
 use super::config::{IbmLabel, ImageFilter, ImageSource, Settings};
 use super::names;
 use nodepool_driver::facts::{ProviderFacts, Unavailable};
@@ -108,6 +108,11 @@ impl ProviderContext {
 
     pub fn label(&self, order: &LaunchOrder) -> Option<std::sync::Arc<IbmLabel>> {
         self.settings.label(&order.pool, &order.label).cloned()
+    }
+
+    /// Replaces what is known about resource groups.
+    pub fn record_groups(&self, groups: Vec<Thing>) {
+        self.catalog().groups = groups.into_iter().map(|group| (group.name, group.id)).collect();
     }
 
     /// The id of a pool's resource group, if it exists.

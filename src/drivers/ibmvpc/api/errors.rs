@@ -57,6 +57,11 @@ impl ApiError {
         self.status == StatusCode::CONFLICT && !self.is_taken_name()
     }
 
+    /// Whether the request may name a resource that does not exist.
+    pub fn is_unknown_reference(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND || self.code == "bad_field"
+    }
+
     /// Whether the account may not make the call.
     pub fn is_denied(&self) -> bool {
         matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)

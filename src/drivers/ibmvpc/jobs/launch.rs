@@ -55,6 +55,8 @@ enum Step {
     /// Another launch has created the group meanwhile.
     ReadingGroups,
     Creating,
+    /// The creation was refused. The resource group may have been deleted since groups were last read; its id.
+    CheckingGroup(Option<String>, CloudError),
     /// The instance may have been created although there is no success.
     Asking(Doubt),
     /// The number of listings in a row that lack the instance.
@@ -82,10 +84,15 @@ impl StateMachine for LaunchInstance {
             (Step::Searching(left), Input::Observed(inventory)) => self.search(left, inventory),
             (Step::CreatingGroup, Input::Reply(Ok(reply))) => self.on_group(reply),
             (Step::ReadingGroups, Input::Reply(Ok(Reply::Groups(page)))) => {
-                let groups = page.items.into_iter().map(|group| (group.name, group.id));
-                self.context.catalog().groups = groups.collect();
+                self.context.record_groups(page.items);
                 self.prepare()
             }
+            (Step::CheckingGroup(used, error), Input::Reply(Ok(Reply::Groups(page)))) => {
+                self.context.record_groups(page.items);
+                let is_gone = self.context.pool_group(&self.order.pool) != used;
+                if is_gone { self.prepare() } else { Next::Failed(error) }
+            }
+            (Step::CheckingGroup(_, error), _) => Next::Failed(error),
             (Step::Creating, Input::Reply(Ok(reply))) => self.on_created(reply),
             (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
                 self.ask("no response within the deadline".to_owned())
@@ -109,7 +116,7 @@ impl StateMachine for LaunchInstance {
         match self.step {
             Step::Begin => "start",
             Step::Searching(_) => "searching for an earlier instance",
-            Step::CreatingGroup | Step::ReadingGroups => "creating resource group",
+            Step::CreatingGroup | Step::ReadingGroups | Step::CheckingGroup(..) => "creating resource group",
             Step::Creating | Step::Asking(_) => "submit creating instance",
             Step::Booting(_) => "creating vm",
             Step::CreatingAddress => "creating fip",
@@ -262,11 +269,16 @@ impl LaunchInstance {
         {
             self.context.record_full(label);
         }
-        Next::Failed(match error.into_error() {
+        let may_lack_group = error.is_unknown_reference();
+        let error = match error.into_error() {
             // A resource that the label names has vanished since the last refresh.
             CloudError::NotFound(text) => CloudError::Denied(text),
             error => error,
-        })
+        };
+        match may_lack_group {
+            true => self.call(Step::CheckingGroup(self.context.pool_group(&self.order.pool), error), calls::groups()),
+            false => Next::Failed(error),
+        }
     }
 
     /// Asks whether a creation without a response had an effect.

@@ -151,8 +151,7 @@ impl RefreshProvider {
         let next = match (self.current, reply) {
             (Query::Inventory, reply) => return self.pages.add(reply),
             (Query::Groups, Reply::Groups(page)) => {
-                let groups = page.items.into_iter().map(|group| (group.name, group.id));
-                self.context.catalog().groups = groups.collect();
+                self.context.record_groups(page.items);
                 None
             }
             (Query::Vpcs, Reply::Vpcs(page)) | (Query::Keys, Reply::Keys(page)) => add(&mut self.things, page),
