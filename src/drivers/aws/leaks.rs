@@ -8,10 +8,11 @@ use nodepool_model::records::time::Seconds;
 pub const VOLUMES: &str = "volumes";
 pub const HOSTS: &str = "hosts";
 pub const TEMPLATES: &str = "launch_templates";
-/// Kinds that uploads make, in the order of deletion: an AMI holds its snapshots.
 pub const IMAGES: &str = "amis";
 pub const SNAPSHOTS: &str = "snapshots";
 pub const OBJECTS: &str = "objects";
+/// Kinds that uploads make, in the order of deletion: an AMI holds its snapshots.
+pub const OF_UPLOADS: &[&str] = &[IMAGES, SNAPSHOTS, OBJECTS];
 
 const INTERVAL: Seconds = Seconds(600.0);
 /// A launch template that was not in use for this time is deleted.
@@ -37,7 +38,7 @@ pub fn kinds(settings: &Settings) -> Vec<ResourceKind> {
 
 /// Whether a kind is made by uploads.
 pub fn is_of_uploads(kind: &str) -> bool {
-    [IMAGES, SNAPSHOTS, OBJECTS].contains(&kind)
+    OF_UPLOADS.contains(&kind)
 }
 
 /// Whether a launch template has a name as the driver gives it.

@@ -43,7 +43,7 @@ use jobs::images::{DeleteImage, ListImages};
 use jobs::launch::LaunchInstance;
 use jobs::listing::ListInstances;
 use jobs::refresh::RefreshProvider;
-use jobs::unused_resources::{self, ListUnused};
+use jobs::unused_resources;
 use jobs::upload::UploadImage;
 
 /// Interval between listings while instances boot.
@@ -133,7 +133,7 @@ impl Driver for Aws {
             Job::Delete(id) => Box::new(DeleteInstance::new(context, id)),
             Job::Refresh => Box::new(RefreshProvider::new(context)),
             Job::List | Job::ListServerIds => Box::new(ListInstances::new(context)),
-            Job::ListUnused(kinds) => Box::new(ListUnused::new(context, kinds)),
+            Job::ListUnused(kinds) => Box::new(unused_resources::list(context, kinds)),
             Job::DeleteUnused(resource) if leaks::is_of_uploads(resource.kind) => {
                 Box::new(DeleteImage::new(context, &resource.id))
             }

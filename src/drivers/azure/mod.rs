@@ -34,7 +34,7 @@ use jobs::images::{DeleteImage, ListImages};
 use jobs::launch::LaunchInstance;
 use jobs::listing::ListInstances;
 use jobs::refresh::RefreshProvider;
-use jobs::unused_resources::{DeleteUnused, ListUnused};
+use jobs::unused_resources::{self, DeleteUnused};
 use jobs::upload::UploadImage;
 
 /// Interval between listings while machines boot.
@@ -125,7 +125,7 @@ impl Driver for Azure {
             Job::Delete(id) => Box::new(DeleteInstance::new(context, id)),
             Job::Refresh => Box::new(RefreshProvider::new(context)),
             Job::List | Job::ListServerIds => Box::new(ListInstances::new(context)),
-            Job::ListUnused(kinds) => Box::new(ListUnused::new(context, kinds)),
+            Job::ListUnused(kinds) => Box::new(unused_resources::list(context, kinds)),
             Job::DeleteUnused(resource) => match leaks::kind_of(resource.kind) {
                 Some(kind @ (Kind::Interface | Kind::Address | Kind::Disk)) if resource.kind != leaks::UPLOAD_DISKS => {
                     Box::new(DeleteUnused::new(context, kind, resource))

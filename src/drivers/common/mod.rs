@@ -17,3 +17,5 @@ pub mod retry_after;
 pub mod server_section;
 #[cfg(any(feature = "azure", feature = "ibm"))]
 pub mod tolerant_json;
+#[cfg(any(feature = "aws", feature = "azure", feature = "ibm"))]
+pub mod unused_listing;

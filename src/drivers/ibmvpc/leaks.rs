@@ -9,6 +9,8 @@ pub const FLOATING_IPS: &str = "floatingips";
 pub const VOLUMES: &str = "volumes";
 pub const IMAGES: &str = "images";
 pub const OBJECTS: &str = "objects";
+/// Kinds that uploads make.
+pub const OF_UPLOADS: &[&str] = &[IMAGES, OBJECTS];
 
 const INTERVAL: Seconds = Seconds(600.0);
 
@@ -31,5 +33,5 @@ pub fn kinds(settings: &Settings) -> Vec<ResourceKind> {
 
 /// Whether a kind is made by uploads.
 pub fn is_of_uploads(kind: &str) -> bool {
-    [IMAGES, OBJECTS].contains(&kind)
+    OF_UPLOADS.contains(&kind)
 }

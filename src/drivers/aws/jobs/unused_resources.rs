@@ -1,6 +1,5 @@
 //! Listing of resources that may be left behind, and their deletion.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::aws::api::api_types;
@@ -10,125 +9,63 @@ use crate::aws::context::ProviderContext;
 use crate::aws::image_id::ImageId;
 use crate::aws::instances::AwsId;
 use crate::aws::jobs::images::ListImages;
-use crate::aws::leaks::{HOSTS, IMAGES, OBJECTS, SNAPSHOTS, TEMPLATES, VOLUMES, is_of_uploads, is_template_name};
-use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
+use crate::aws::leaks::{HOSTS, IMAGES, OBJECTS, OF_UPLOADS, SNAPSHOTS, TEMPLATES, VOLUMES, is_template_name};
+use crate::common::unused_listing::{ListUnused, UnusedKinds};
+use nodepool_driver::cloud_resource::CloudResource;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
-use nodepool_driver::state_machine::{Input, Next, OneCall, StateMachine};
-use nodepool_model::config::upload_config::StoredImage;
+use nodepool_driver::state_machine::OneCall;
 use nodepool_model::records::ids::ExternalId;
 
-pub struct ListUnused {
-    context: Arc<ProviderContext>,
-    /// Kinds that are still to be listed, the current one first.
-    kinds: VecDeque<&'static str>,
-    /// The listing of what uploads have made, and the kinds for which it runs.
-    images: Option<(ListImages, Vec<&'static str>)>,
-    unused: UnusedResources,
+/// The listing of these kinds.
+pub fn list(context: Arc<ProviderContext>, kinds: &[&'static str]) -> ListUnused<AwsKinds> {
+    let listing = ListImages::new(context.clone());
+    ListUnused::new(AwsKinds { context }, kinds).with_images(OF_UPLOADS, kind_of_image, listing)
 }
 
-impl StateMachine for ListUnused {
+fn kind_of_image(id: &ExternalId) -> &'static str {
+    match ImageId::of(id) {
+        ImageId::Image(_) => IMAGES,
+        ImageId::Snapshot(_) => SNAPSHOTS,
+        ImageId::Object(_) => OBJECTS,
+    }
+}
+
+pub struct AwsKinds {
+    context: Arc<ProviderContext>,
+}
+
+impl UnusedKinds for AwsKinds {
     type Call = Call;
     type Reply = Reply;
 
-    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        if self.kinds.is_empty() && !matches!(input, Input::Start) {
-            return self.list_images(input);
-        }
-        let result = match input {
-            Input::Start => return self.list(None),
-            Input::Reply(result) => result.and_then(|reply| self.on_page(reply)),
-            input @ Input::Observed(_) => return Next::Failed(failed(format!("unexpected {input:?}"))),
-        };
-        match result {
-            Ok(Some(token)) => return self.list(Some(&token)),
-            Ok(None) => {}
-            // A failure does not hide resources of other kinds.
-            Err(error) => {
-                if let Some(kind) = self.kinds.front() {
-                    self.unused.failed.entry(kind).or_insert_with(|| error.to_string());
-                }
-            }
-        }
-        self.kinds.pop_front();
-        self.list(None)
+    fn begin(&mut self, kind: &'static str) -> Option<Call> {
+        page(kind, None)
     }
 
-    fn label(&self) -> &'static str {
-        "listing unused resources"
-    }
-}
-
-impl ListUnused {
-    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
-        let (of_uploads, others): (Vec<&'static str>, Vec<&'static str>) =
-            kinds.iter().partition(|kind| is_of_uploads(kind));
-        let images = (!of_uploads.is_empty()).then(|| (ListImages::new(context.clone()), of_uploads));
-        Self { context, kinds: others.into(), images, unused: UnusedResources::default() }
-    }
-
-    fn list(&mut self, next: Option<&str>) -> Next<Call> {
-        match self.kinds.front() {
-            Some(&VOLUMES) => Next::Call(calls::volumes(next)),
-            Some(&HOSTS) => Next::Call(calls::hosts(next)),
-            Some(&TEMPLATES) => Next::Call(calls::templates(next)),
-            Some(_) => {
-                self.kinds.pop_front();
-                self.list(None)
-            }
-            None => self.list_images(Input::Start),
-        }
-    }
-
-    fn list_images(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let Some((listing, kinds)) = &mut self.images else { return self.finish() };
-        match listing.step(input) {
-            Next::Done(Outcome::Images(images)) => {
-                let resource = |image: StoredImage| {
-                    let kind = match ImageId::of(&image.id) {
-                        ImageId::Image(_) => IMAGES,
-                        ImageId::Snapshot(_) => SNAPSHOTS,
-                        ImageId::Object(_) => OBJECTS,
-                    };
-                    kinds.contains(&kind).then_some(CloudResource { kind, id: image.id, metadata: image.meta })
-                };
-                self.unused.found.extend(images.into_iter().filter_map(resource));
-                self.finish()
-            }
-            Next::Failed(error) => {
-                let text = error.to_string();
-                self.unused.failed.extend(kinds.iter().map(|kind| (*kind, text.clone())));
-                self.finish()
-            }
-            next => next,
-        }
-    }
-
-    fn finish(&mut self) -> Next<Call> {
-        Next::Done(Outcome::Unused(std::mem::take(&mut self.unused)))
-    }
-
-    /// Adds one page; returns the token of the next one.
-    fn on_page(&mut self, reply: Reply) -> Result<Option<String>, CloudError> {
-        let next = match reply {
+    fn on_page(
+        &mut self,
+        kind: &'static str,
+        reply: Reply,
+        found: &mut Vec<CloudResource>,
+    ) -> Result<Option<Call>, CloudError> {
+        let token = match reply {
             Reply::Volumes(page) => {
                 let unused = page.volume_set.item.into_iter().filter(|volume| is_unused(&volume.status));
-                let found = unused.map(|volume| CloudResource {
-                    kind: VOLUMES,
+                found.extend(unused.map(|volume| CloudResource {
+                    kind,
                     id: ExternalId::text(volume.volume_id),
                     metadata: api_types::tags(&volume.tag_set),
-                });
-                self.unused.found.extend(found);
+                }));
                 page.next_token
             }
             Reply::Hosts(page) => {
                 let existing = page.host_set.item.into_iter().filter(|host| !host.state.starts_with("released"));
-                let found = existing.map(|host| CloudResource {
-                    kind: HOSTS,
+                found.extend(existing.map(|host| CloudResource {
+                    kind,
                     id: AwsId { instance: None, host: Some(host.host_id) }.to_external(),
                     metadata: api_types::tags(&host.tag_set),
-                });
-                self.unused.found.extend(found);
+                }));
                 page.next_token
             }
             Reply::Templates(page) => {
@@ -138,7 +75,7 @@ impl ListUnused {
                         .is_some_and(|name| name == self.context.provider.as_str());
                     let name = template.launch_template_name;
                     if is_ours && is_template_name(&name) && !self.context.needs_template(&name) {
-                        self.unused.found.push(CloudResource::new(TEMPLATES, name));
+                        found.push(CloudResource::new(kind, name));
                     }
                 }
                 page.next_token
@@ -146,7 +83,17 @@ impl ListUnused {
             Reply::Refused(error) => return Err(error.into_error()),
             reply => return Err(failed(format!("unexpected reply {reply:?}"))),
         };
-        Ok(next.filter(|token| !token.is_empty()))
+        Ok(token.filter(|token| !token.is_empty()).and_then(|token| page(kind, Some(&token))))
+    }
+}
+
+/// The call for a page of a kind.
+fn page(kind: &str, token: Option<&str>) -> Option<Call> {
+    match kind {
+        VOLUMES => Some(calls::volumes(token)),
+        HOSTS => Some(calls::hosts(token)),
+        TEMPLATES => Some(calls::templates(token)),
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Listing of resources that may be left behind, and their deletion.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::azure::api::api_types::{Address, Disk, Image, Interface};
@@ -11,7 +11,8 @@ use crate::azure::jobs::delete::may_end;
 use crate::azure::jobs::listing::Pages;
 use crate::azure::jobs::operation::{Await, Awaited};
 use crate::azure::leaks::{self, ADDRESSES, DISKS, IMAGES, INTERFACES, UPLOAD_DISKS};
-use nodepool_driver::cloud_resource::{CloudResource, UnusedResources};
+use crate::common::unused_listing::{ListUnused, UnusedKinds};
+use nodepool_driver::cloud_resource::CloudResource;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next, StateMachine};
@@ -22,75 +23,37 @@ use nodepool_model::records::time::Seconds;
 const EARLY_PAUSE: Seconds = Seconds(5.0);
 const MAX_EARLY: u32 = 60;
 
-pub struct ListUnused {
+/// The listing of these kinds.
+pub fn list(context: Arc<ProviderContext>, kinds: &[&'static str]) -> ListUnused<AzureKinds> {
+    ListUnused::new(AzureKinds { context, pages: Pages::new(""), free_interfaces: BTreeSet::new() }, kinds)
+}
+
+pub struct AzureKinds {
     context: Arc<ProviderContext>,
-    /// Kinds that are still to be listed, the current one first.
-    kinds: VecDeque<&'static str>,
     pages: Pages,
     /// Ids of interfaces without a machine, in small letters: addresses that only they use are unused, too.
     free_interfaces: BTreeSet<String>,
-    unused: UnusedResources,
 }
 
-impl StateMachine for ListUnused {
+impl UnusedKinds for AzureKinds {
     type Call = Call;
     type Reply = Reply;
 
-    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let result = match input {
-            Input::Start => return self.list(),
-            Input::Reply(result) => result.and_then(|reply| self.on_page(reply)),
-            input @ Input::Observed(_) => return Next::Failed(failed(format!("unexpected {input:?}"))),
-        };
-        match result {
-            Ok(Some(call)) => return Next::Call(call),
-            Ok(None) => {}
-            // A failure does not hide resources of other kinds.
-            Err(error) => {
-                if let Some(kind) = self.kinds.front() {
-                    self.unused.failed.entry(kind).or_insert_with(|| error.to_string());
-                }
-            }
-        }
-        self.kinds.pop_front();
-        self.list()
+    fn begin(&mut self, kind: &'static str) -> Option<Call> {
+        let (pages, call) = Pages::begin(&self.context.scope, leaks::kind_of(kind)?);
+        self.pages = pages;
+        Some(call)
     }
 
-    fn label(&self) -> &'static str {
-        "listing unused resources"
-    }
-}
-
-impl ListUnused {
-    pub fn new(context: Arc<ProviderContext>, kinds: &[&'static str]) -> Self {
-        let kinds = kinds.iter().copied().collect();
-        Self {
-            context,
-            kinds,
-            pages: Pages::new(""),
-            free_interfaces: BTreeSet::new(),
-            unused: UnusedResources::default(),
-        }
-    }
-
-    fn list(&mut self) -> Next<Call> {
-        while let Some(name) = self.kinds.front() {
-            if let Some(kind) = leaks::kind_of(name) {
-                let (pages, call) = Pages::begin(&self.context.scope, kind);
-                self.pages = pages;
-                return Next::Call(call);
-            }
-            self.kinds.pop_front();
-        }
-        Next::Done(Outcome::Unused(std::mem::take(&mut self.unused)))
-    }
-
-    fn on_page(&mut self, reply: Reply) -> Result<Option<Call>, CloudError> {
+    fn on_page(
+        &mut self,
+        kind: &'static str,
+        reply: Reply,
+        found: &mut Vec<CloudResource>,
+    ) -> Result<Option<Call>, CloudError> {
         if let Some(call) = self.pages.add(reply)? {
             return Ok(Some(call));
         }
-        let Some(kind) = self.kinds.front().copied() else { return Ok(None) };
-        let found = &mut self.unused.found;
         let mut add = |name: String, metadata| found.push(CloudResource { kind, id: ExternalId::text(name), metadata });
         match kind {
             INTERFACES => {
