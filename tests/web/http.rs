@@ -1,6 +1,7 @@
 //! Web port with hostile clients: malformed requests, slow clients, hundreds of streams. Also metrics of peers, dumps,
 //! and secrets that no reply contains.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -125,8 +126,9 @@ async fn pages_carry_security_headers() {
 async fn slow_clients_and_many_streams_use_little_memory() {
     let (work_dir, coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
     let zk = coordinator.session().await;
-    let comment = "x".repeat(2000);
+    // One long comment makes the column wide for all nodes.
     for number in 0..2000 {
+        let comment = "x".repeat(if number == 0 { 12_000 } else { 1 });
         let record = format!(
             r#"{{"state": "ready", "state_time": 1.0, "provider": "elsewhere", "type": ["a"], "comment": "{comment}"}}"#
         );
@@ -136,25 +138,27 @@ async fn slow_clients_and_many_streams_use_little_memory() {
         work_dir.get("/node-list?fields=id").await.unwrap().1.contains("| 0000001999 |")
     })
     .await;
-    // Each of these replies is a different body of more than 4 MB, and the clients do not read them.
+    // Each of these replies is a different body of more than 24 MB, and the clients do not read them. Most of it is
+    // padding, which is quickly written: a client that reads nothing for 30 s is disconnected, and its body freed.
     let before = resident(&launcher);
     let mut slow = Vec::new();
-    let keys = ["provider", "state", "label", "server_id", "comment", "hostname", "AZ", "locked"];
-    for number in 0..150_usize {
+    let keys = ["provider", "state", "label", "server_id", "hostname"];
+    for number in 0..32_usize {
         let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
-        let more: Vec<&str> = (0..8).filter(|bit| number >> bit & 1 == 1).map(|bit| keys[bit]).collect();
-        let request = format!("GET /node-list?fields=id,comment,{} HTTP/1.1\r\nHost: x\r\n\r\n", more.join(","));
+        let more: Vec<&str> = (0..5).filter(|bit| number >> bit & 1 == 1).map(|bit| keys[bit]).collect();
+        let fields = format!("id,comment,{}", more.join(","));
+        let request = format!("GET /node-list?fields={fields} HTTP/1.1\r\nHost: x\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         slow.push(stream);
     }
     // The accepted replies are bounded in size; further requests are rejected with 503.
-    let mut refused = 0;
+    let mut statuses: BTreeMap<String, usize> = BTreeMap::new();
     for stream in &mut slow {
         let mut head = [0; 12];
         tokio::time::timeout(TIMEOUT, stream.read_exact(&mut head)).await.unwrap().unwrap();
-        refused += usize::from(&head[9..12] == b"503");
+        *statuses.entry(String::from_utf8_lossy(&head[9..12]).into_owned()).or_default() += 1;
     }
-    assert!((1..150).contains(&refused), "{refused} were rejected");
+    assert_eq!(statuses.keys().collect::<Vec<_>>(), ["200", "503"], "{statuses:?}");
     let mut streams = Vec::new();
     let (mut served, mut refused) = (0, 0);
     for _ in 0..600 {
@@ -171,6 +175,7 @@ async fn slow_clients_and_many_streams_use_little_memory() {
     }
     assert_eq!((served, refused), (512, 88));
     // All streams fall behind, as their clients read none of these updates.
+    let comment = "x".repeat(2000);
     for round in 0..40 {
         for number in 0..20 {
             let record = format!(
