@@ -1,12 +1,111 @@
-//! The limits of a fault, and the count of the calls that it matches and hits.
+//! Faults: the calls or operations that each of them hits, and what its text says.
 
-use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::str::FromStr;
+
+use regex_lite::Regex;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::knobs::is_nth;
 
+/// The part of a fault that a service defines: what it does, and what it concerns.
+pub trait FaultRule: Clone + Debug {
+    /// A call, or an operation.
+    type Subject<'a>;
+    /// The keys besides those of the limits, for the message about an unknown one.
+    const KEYS: &'static str;
+
+    /// The rule of this kind, which concerns everything.
+    fn of_kind(kind: &str) -> Result<Self, String>;
+
+    /// Sets a key. `false` means that the rule has none of this name.
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String>;
+
+    /// Whether the keys fit together.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn concerns(&self, subject: &Self::Subject<'_>) -> bool;
+}
+
+/// One fault of a knob, such as `503 every=2 times=10`: its kind, and pairs of key and value.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String", bound = "R: FaultRule")]
+pub struct Fault<R> {
+    text: String,
+    rule: R,
+    limits: Limits,
+}
+
+impl<R: FaultRule> FromStr for Fault<R> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A message is the rest of the line, because it contains spaces.
+        let (head, message) = match text.split_once(" message=") {
+            Some((head, message)) => (head, Some(("message", message))),
+            None => (text, None),
+        };
+        let mut words = head.split_whitespace();
+        let mut rule = R::of_kind(words.next().ok_or("a fault begins with its kind")?)?;
+        let mut limits = Limits::default();
+        let pairs = words.map(|word| word.split_once('=').ok_or_else(|| format!("{word} is not KEY=VALUE")));
+        for pair in pairs.chain(message.map(Ok)) {
+            let (key, value) = pair?;
+            if !limits.set(key, value)? && !rule.set(key, value)? {
+                return Err(format!("unknown key or value {key}={value}: expected every, after, times, {}", R::KEYS));
+            }
+        }
+        rule.check()?;
+        Ok(Self { text: text.to_owned(), rule, limits })
+    }
+}
+
+impl<R: FaultRule> TryFrom<String> for Fault<R> {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl<R> From<Fault<R>> for String {
+    fn from(fault: Fault<R>) -> Self {
+        fault.text
+    }
+}
+
+/// Values that a fault wants of what it concerns, and a pattern of paths.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    values: BTreeMap<&'static str, String>,
+    path: Option<Regex>,
+}
+
+impl Selection {
+    /// Sets one of these keys, or `path`. `false` means that the key is none of them.
+    pub fn set(&mut self, keys: &[&'static str], key: &str, value: &str) -> Result<bool, String> {
+        if key == "path" {
+            self.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?);
+            return Ok(true);
+        }
+        let known = keys.iter().find(|known| **known == key);
+        self.values.extend(known.map(|known| (*known, value.to_owned())));
+        Ok(known.is_some())
+    }
+
+    /// Whether something with this path is selected. `is` says whether it has the wanted value of a key.
+    pub fn matches(&self, path: &str, is: impl Fn(&str, &str) -> bool) -> bool {
+        self.values.iter().all(|(key, wanted)| is(key, wanted))
+            && self.path.as_ref().is_none_or(|pattern| pattern.is_match(path))
+    }
+}
+
 /// The calls that a fault hits, among those that it matches.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+struct Limits {
     /// Every n-th matching call is hit.
     every: u64,
     /// The first n matching calls are not hit.
@@ -23,7 +122,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Sets a limit. `false` means that the key is none of `every`, `after` and `times`.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
         let limit = match key {
             "every" => &mut self.every,
             "after" => &mut self.after,
@@ -41,17 +140,6 @@ impl Limits {
     }
 }
 
-/// The kind of a fault, and its pairs of key and value.
-pub type Words<'a> = (&'a str, Vec<(&'a str, &'a str)>);
-
-/// Splits the text of a fault.
-pub fn words(text: &str) -> Result<Words<'_>, String> {
-    let mut words = text.split_whitespace();
-    let kind = words.next().ok_or("a fault begins with its kind")?;
-    let pairs = words.map(|word| word.split_once('=').ok_or_else(|| format!("{word} is not KEY=VALUE")));
-    Ok((kind, pairs.collect::<Result<_, _>>()?))
-}
-
 /// Matching calls and hits of each fault, in the order of the knob.
 #[derive(Default)]
 pub struct FaultCounts {
@@ -60,18 +148,19 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Prepares the counts of so many faults.
-    pub fn resize(&mut self, faults: usize) {
-        self.matches.resize(faults, 0);
-        self.hits.resize(faults, 0);
-    }
-
-    /// Counts a call that the fault with this index matches, and returns whether the fault hits it.
-    pub fn count(&mut self, index: usize, limits: Limits) -> bool {
-        self.matches[index] += 1;
-        let is_hit = limits.hit(self.matches[index]);
-        self.hits[index] += u64::from(is_hit);
-        is_hit
+    /// The rules of the faults that hit something. Each fault that concerns it is counted.
+    pub fn strike<'f, R: FaultRule>(&mut self, faults: &'f [Fault<R>], subject: &R::Subject<'_>) -> Vec<&'f R> {
+        self.matches.resize(faults.len(), 0);
+        self.hits.resize(faults.len(), 0);
+        let mut struck = Vec::new();
+        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.rule.concerns(subject)) {
+            self.matches[index] += 1;
+            if fault.limits.hit(self.matches[index]) {
+                self.hits[index] += 1;
+                struck.push(&fault.rule);
+            }
+        }
+        struck
     }
 
     pub fn clear(&mut self) {
@@ -93,7 +182,7 @@ mod tests {
     #[test]
     fn limits_select_the_calls_that_a_fault_hits() {
         let mut limits = Limits::default();
-        for (key, value) in words("503 every=2 after=1 times=2").unwrap().1 {
+        for (key, value) in [("every", "2"), ("after", "1"), ("times", "2")] {
             assert_eq!(limits.set(key, value), Ok(true));
         }
         let hits: Vec<u64> = (1..=9).filter(|number| limits.hit(*number)).collect();

@@ -1,5 +1,6 @@
 //! The common parts of simulated clouds: ports, connections, networks, knobs, faults, latencies, times and timers.
 
+pub mod effects;
 pub mod faults;
 pub mod knobs;
 pub mod latency;

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use simulated_service::effects::{CallOutcome, Effect, Execution, Interruption};
 use simulated_service::server;
 use tokio::time::Instant;
 
 use crate::cloud::cloud::Cloud;
 use crate::cloud::history::CallRecord;
 use crate::faults::codes;
-use crate::faults::fault::{FaultKind, Phase};
+use crate::faults::fault::{self, CallRule, Phase};
 use crate::options::Options;
 use crate::server::call::Call;
 use crate::server::response::{ApiError, Response};
@@ -24,22 +25,10 @@ pub struct Simulation {
     pub control: String,
 }
 
-/// Outcome of a received call.
-pub enum CallOutcome {
-    Execute(Execution),
-    Respond(Response),
-    /// The connection is closed after this time.
-    Disconnect(Duration),
-}
-
-/// A call to be executed.
-pub struct Execution {
-    /// Faults that are applied to its response.
-    faults: Vec<FaultKind>,
-    /// Error of the operation that it starts.
+/// A call to be executed, and the error of the operation that it starts.
+pub struct PlannedExecution {
+    execution: Execution,
     failure: Option<ApiError>,
-    /// Time at which it was received.
-    at: Duration,
 }
 
 impl Simulation {
@@ -66,51 +55,42 @@ impl Simulation {
     }
 
     /// Counts a call, and returns its latency and outcome.
-    pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome) {
+    pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome<Response, PlannedExecution>) {
         let at = self.cloud.now;
-        let failure = None;
+        let mut execution = Execution::new(at);
         if call.target == Target::Control {
-            return (Duration::ZERO, CallOutcome::Execute(Execution { faults: Vec::new(), failure, at }));
+            return (Duration::ZERO, CallOutcome::Execute(PlannedExecution { execution, failure: None }));
         }
         let Cloud { stats, knobs, .. } = &mut self.cloud;
         stats.count_call(&call.action);
-        let mut delay = knobs.latency_ms.of(knobs.seed, stats.calls);
-        let (hang, delay_s) = (Duration::from_secs_f64(knobs.hang_s), Duration::from_secs_f64(knobs.delay_s));
+        let delay = knobs.latency_ms.of(knobs.seed, stats.calls);
         if let Some(response) = self.throttled(call, at) {
             return (delay, CallOutcome::Respond(response));
         }
-        let mut execution = Execution { faults: Vec::new(), failure, at };
-        for (kind, phase) in self.matching_faults(call) {
-            let outcome = match &kind {
-                FaultKind::Error { .. } => {
-                    let error = kind.error().expect("this kind has an error");
-                    if phase == Phase::Operation {
-                        execution.failure = Some(error);
-                        continue;
-                    }
-                    CallOutcome::Respond(self.refusal(call, &error, at))
-                }
-                FaultKind::Html => {
-                    let response = Response::html();
-                    self.record(call, at, Some(&response));
-                    CallOutcome::Respond(response)
-                }
-                FaultKind::Closed | FaultKind::Hang => {
-                    self.record(call, at, None);
-                    CallOutcome::Disconnect(if kind == FaultKind::Hang { hang } else { Duration::ZERO })
-                }
-                FaultKind::Delay => {
-                    delay += delay_s;
-                    continue;
-                }
-                FaultKind::LostAnswer | FaultKind::Truncated | FaultKind::Text => {
-                    execution.faults.push(kind);
-                    continue;
-                }
-            };
-            return (delay, outcome);
-        }
-        (delay, CallOutcome::Execute(execution))
+        let Cloud { stats, knobs, .. } = &mut self.cloud;
+        let rules = stats.faults_struck.strike(&knobs.faults, call);
+        let (of_operations, of_calls): (Vec<&CallRule>, Vec<&CallRule>) =
+            rules.into_iter().partition(|rule| rule.phase == Phase::Operation);
+        let failure = of_operations.iter().rev().find_map(|rule| match &rule.effect {
+            Effect::Error(words) => Some(fault::error(words)),
+            _ => None,
+        });
+        let hang = Duration::from_secs_f64(knobs.hang_s);
+        let (added, interruption) = execution.apply(of_calls.iter().map(|rule| &rule.effect), hang);
+        let outcome = match interruption {
+            None => CallOutcome::Execute(PlannedExecution { execution, failure }),
+            Some(Interruption::Error(words)) => CallOutcome::Respond(self.refusal(call, &fault::error(&words), at)),
+            Some(Interruption::Html) => {
+                let response = Response::html();
+                self.record(call, at, Some(&response));
+                CallOutcome::Respond(response)
+            }
+            Some(Interruption::Close(after)) => {
+                self.record(call, at, None);
+                CallOutcome::Disconnect(after)
+            }
+        };
+        (delay + added, outcome)
     }
 
     /// The 429 of a call that is throttled. Tokens and pages are not those of the Resource Manager.
@@ -132,19 +112,6 @@ impl Simulation {
             response = response.with("Retry-After", seconds.to_string());
         }
         Some(response)
-    }
-
-    /// The faults that hit this call.
-    fn matching_faults(&mut self, call: &Call) -> Vec<(FaultKind, Phase)> {
-        let (faults, hits) = (&self.cloud.knobs.faults, &mut self.cloud.stats.faults_struck);
-        hits.resize(faults.len());
-        let mut matching = Vec::new();
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.matches(call)) {
-            if hits.count(index, fault.limits) {
-                matching.push((fault.kind.clone(), fault.phase));
-            }
-        }
-        matching
     }
 
     /// The response for an error, which is recorded.
@@ -187,11 +154,12 @@ impl Simulation {
     }
 
     /// Executes a call. `None` means that the response is lost.
-    pub fn execute(&mut self, call: &Call, execution: &Execution) -> Option<Response> {
+    pub fn execute(&mut self, call: &Call, planned: PlannedExecution) -> Option<Response> {
         if call.target == Target::Control {
             return Some(self.control(call));
         }
-        self.cloud.planned_failure.clone_from(&execution.failure);
+        let PlannedExecution { execution, failure } = planned;
+        self.cloud.planned_failure = failure;
         let result = self.cloud.dispatch(call);
         self.cloud.planned_failure = None;
         let mut response = match result {
@@ -201,16 +169,11 @@ impl Simulation {
             }
             Ok(response) => response,
         };
-        let is_lost = execution.faults.contains(&FaultKind::LostAnswer);
+        let is_lost = execution.is_lost;
         if response.code.is_none() || is_lost {
             self.record(call, execution.at, (!is_lost).then_some(&response));
         }
-        if execution.faults.contains(&FaultKind::Text) {
-            response = Response { status: 200, ..Response::text(200, "this is not JSON\n") };
-        }
-        if execution.faults.contains(&FaultKind::Truncated) {
-            response.body.truncate(response.body.len() / 2);
-        }
+        execution.change(&mut response.status, &mut response.body);
         (!is_lost).then_some(response)
     }
 

@@ -7,7 +7,7 @@ use simulated_service::knobs;
 use simulated_service::latency::Latency;
 use simulated_service::seconds::SecondsRange;
 
-use crate::faults::fault::Fault;
+use crate::faults::fault::CallFault;
 use crate::faults::values::{Amounts, FailedCreation, NestedPublicIp, OperationStyle, Part};
 
 /// Every knob is a flag of the command line (`--boot-s 2`) and a key of `PUT /sim/knobs` (`{"boot_s": 2}`). Knobs that
@@ -115,9 +115,6 @@ pub struct Knobs {
     /// Duration of the fault `hang`.
     #[arg(long, default_value_t = 600.0, value_name = "S")]
     pub hang_s: f64,
-    /// Duration of the fault `delay`.
-    #[arg(long, default_value_t = 5.0, value_name = "S")]
-    pub delay_s: f64,
     /// Close the port of the API and all its connections until the knob is false again.
     #[arg(long)]
     pub refuse_connections: bool,
@@ -126,7 +123,7 @@ pub struct Knobs {
     pub history_calls: usize,
     /// A fault: its kind and its limits, as in `AllocationFailed in=operation times=3`; may be given several times.
     #[arg(long = "fault", value_name = "FAULT")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<CallFault>,
 }
 
 impl Knobs {
@@ -140,7 +137,6 @@ impl Knobs {
             knobs.public_address_s,
             knobs.nic_reserved_s,
             knobs.hang_s,
-            knobs.delay_s,
         ])?;
         let is_end = |status: &String| matches!(status.as_str(), "" | "Succeeded" | "Failed" | "Canceled");
         match knobs.operation_statuses.is_empty() || knobs.operation_statuses.iter().any(is_end) {

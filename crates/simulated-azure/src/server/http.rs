@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use hyper::{Request, header};
 use simulated_service::server::{Access, Body, Disconnected, Server, Service, full};
 
-use crate::api::simulation::{CallOutcome, Simulation};
+use crate::api::simulation::Simulation;
 use crate::server::call::Call;
 use crate::server::response::Response;
 use crate::server::target::Target;
@@ -45,18 +45,8 @@ impl Service for Endpoint {
             return Ok(http_response(Response::text(404, "only /sim is served here\n")));
         }
         let (delay, outcome) = self.server.run(|simulation| simulation.receive(&call));
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
-        let response = match outcome {
-            CallOutcome::Respond(response) => Some(response),
-            CallOutcome::Disconnect(after) => {
-                tokio::time::sleep(after).await;
-                None
-            }
-            CallOutcome::Execute(execution) => self.server.run(|simulation| simulation.execute(&call, &execution)),
-        };
-        response.map(http_response).ok_or(Disconnected)
+        let execute = async |planned| self.server.run(|simulation| simulation.execute(&call, planned));
+        outcome.respond(delay, execute).await.map(http_response).ok_or(Disconnected)
     }
 }
 

@@ -16,7 +16,7 @@ fn faults_have_the_status_of_their_code() {
         ("429", refused(429, "TooManyRequests")),
         ("503 action=vm", refused(503, "ServiceUnavailable")),
         ("409:Conflict path=virtualMachines", refused(409, "Conflict")),
-        ("AuthorizationFailed method=GET message=No_rights", refused(403, "AuthorizationFailed")),
+        ("AuthorizationFailed method=GET message=No rights", refused(403, "AuthorizationFailed")),
     ] {
         azure.knobs(json!({"faults": [fault]}));
         let answer = azure.get(&list);

@@ -12,9 +12,10 @@ use bytes::Bytes;
 use clap::Parser;
 use hyper::Request;
 use serde_json::{Value, json};
+use simulated_service::effects::CallOutcome;
 use simulated_service::server::Simulation as _;
 
-use crate::api::simulation::{CallOutcome, Simulation};
+use crate::api::simulation::Simulation;
 use crate::options::Options;
 use crate::server::call::Call;
 use crate::server::response::Response;
@@ -94,7 +95,7 @@ impl Azure {
         let response: Option<Response> = match self.simulation.receive(&call).1 {
             CallOutcome::Respond(response) => Some(response),
             CallOutcome::Disconnect(_) => None,
-            CallOutcome::Execute(execution) => self.simulation.execute(&call, &execution),
+            CallOutcome::Execute(execution) => self.simulation.execute(&call, execution),
         };
         match response {
             None => Answer { status: 0, headers: Vec::new(), text: String::new() },

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::NaiveDateTime;
+use simulated_service::effects::{CallOutcome, Execution, Interruption};
 use simulated_service::server;
 use tokio::time::Instant;
 
 use crate::faults::codes;
-use crate::faults::fault::{Fault, FaultKind};
+use crate::faults::fault;
 use crate::options::Options;
 use crate::region::history::CallRecord;
 use crate::region::region::{Ec2, Region};
@@ -25,22 +26,6 @@ pub struct Simulation {
     pub base: String,
     /// The URL of the control port.
     pub control: String,
-}
-
-/// Outcome of a received call.
-pub enum CallOutcome {
-    Execute(Execution),
-    Respond(Response),
-    /// The connection is closed after this time.
-    Disconnect(Duration),
-}
-
-/// A call to be executed.
-pub struct Execution {
-    /// Faults that are applied to its response.
-    faults: Vec<FaultKind>,
-    /// Time at which it was received.
-    at: Duration,
 }
 
 /// Maximum difference between the clocks of client and server.
@@ -70,10 +55,11 @@ impl Simulation {
     }
 
     /// Counts a call, and returns its latency and outcome.
-    pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome) {
+    pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome<Response>) {
         let at = self.world.now;
+        let mut execution = Execution::new(at);
         if call.service == Service::Control {
-            return (Duration::ZERO, CallOutcome::Execute(Execution { faults: Vec::new(), at }));
+            return (Duration::ZERO, CallOutcome::Execute(execution));
         }
         let World { stats, knobs, throttle, now, .. } = &mut self.world;
         stats.count_call(call.service.name(), &call.action);
@@ -85,43 +71,24 @@ impl Simulation {
             let response = self.refusal(call, &ApiError::new(code, codes::message(code)), at);
             return (delay, CallOutcome::Respond(response));
         }
-        let mut faults = Vec::new();
-        for kind in self.matching_faults(call) {
-            let outcome = match &kind {
-                FaultKind::Error { .. } => {
-                    let error = kind.error(call.service).expect("this kind has an error");
-                    CallOutcome::Respond(self.refusal(call, &error, at))
-                }
-                FaultKind::Html => {
-                    let response = Response::html();
-                    self.record(call, at, Some(&response));
-                    CallOutcome::Respond(response)
-                }
-                FaultKind::Closed | FaultKind::Hang => {
-                    self.record(call, at, None);
-                    CallOutcome::Disconnect(if kind == FaultKind::Hang { hang } else { Duration::ZERO })
-                }
-                FaultKind::LostAnswer | FaultKind::Truncated => {
-                    faults.push(kind);
-                    continue;
-                }
-            };
-            return (delay, outcome);
-        }
-        (delay, CallOutcome::Execute(Execution { faults, at }))
-    }
-
-    /// The faults that hit this call.
-    fn matching_faults(&mut self, call: &Call) -> Vec<FaultKind> {
-        let (faults, hits) = (&self.world.knobs.faults, &mut self.world.stats.faults_struck);
-        hits.resize(faults.len());
-        let mut matching = Vec::new();
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault): &(usize, &Fault)| fault.matches(call)) {
-            if hits.count(index, fault.limits) {
-                matching.push(fault.kind.clone());
+        let rules = stats.faults_struck.strike(&knobs.faults, call);
+        let (added, interruption) = execution.apply(rules.iter().map(|rule| &rule.effect), hang);
+        let outcome = match interruption {
+            None => CallOutcome::Execute(execution),
+            Some(Interruption::Error(words)) => {
+                CallOutcome::Respond(self.refusal(call, &fault::error(&words, call.service), at))
             }
-        }
-        matching
+            Some(Interruption::Html) => {
+                let response = Response::html();
+                self.record(call, at, Some(&response));
+                CallOutcome::Respond(response)
+            }
+            Some(Interruption::Close(after)) => {
+                self.record(call, at, None);
+                CallOutcome::Disconnect(after)
+            }
+        };
+        (delay + added, outcome)
     }
 
     /// The response for an error, which is recorded.
@@ -161,13 +128,11 @@ impl Simulation {
             Err(error) => self.refusal(call, &error, execution.at),
             Ok(response) => response,
         };
-        let is_lost = execution.faults.contains(&FaultKind::LostAnswer);
+        let is_lost = execution.is_lost;
         if response.code.is_none() || is_lost {
             self.record(call, execution.at, (!is_lost).then_some(&response));
         }
-        if execution.faults.contains(&FaultKind::Truncated) {
-            response.body.truncate(response.body.len() / 2);
-        }
+        execution.change(&mut response.status, &mut response.body);
         (!is_lost).then_some(response)
     }
 

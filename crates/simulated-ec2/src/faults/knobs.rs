@@ -6,7 +6,7 @@ use serde_json::Value;
 use simulated_service::knobs;
 use simulated_service::latency::Latency;
 
-use crate::faults::fault::Fault;
+use crate::faults::fault::CallFault;
 use crate::faults::places::{FullPlace, QuotaValues};
 
 /// Every knob is a flag of the command line (`--boot-s 2`) and a key of `PUT /sim/knobs` (`{"boot_s": 2}`). Knobs that
@@ -124,7 +124,7 @@ pub struct Knobs {
     /// A fault of calls: its kind and its limits, as in `InsufficientInstanceCapacity every=5 action=RunInstances`; may
     /// be given several times.
     #[arg(long = "fault", value_name = "FAULT")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<CallFault>,
 }
 
 impl Knobs {

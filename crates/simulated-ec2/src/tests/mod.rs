@@ -9,9 +9,10 @@ use bytes::Bytes;
 use clap::Parser;
 use hyper::Request;
 use serde_json::{Value, json};
+use simulated_service::effects::CallOutcome;
 use simulated_service::server::Simulation as _;
 
-use crate::api::simulation::{CallOutcome, Simulation};
+use crate::api::simulation::Simulation;
 use crate::options::Options;
 use crate::server::call::Call;
 use crate::server::response::Response;

@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
+use simulated_service::effects::{CallOutcome, Execution, Interruption};
 use simulated_service::server;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::faults::codes;
-use crate::faults::fault::{Fault, FaultKind};
+use crate::faults::fault;
 use crate::identity::service_account::ServiceAccount;
 use crate::options::Options;
 use crate::server::call::{Call, Service};
@@ -28,22 +29,6 @@ pub struct Simulation {
     pub base: String,
     /// The URL of the control port.
     pub control: String,
-}
-
-/// Outcome of a received call.
-pub enum CallOutcome {
-    Execute(Execution),
-    Respond(Response),
-    /// The connection is closed after this time.
-    Disconnect(Duration),
-}
-
-/// A call to be executed.
-pub struct Execution {
-    /// Faults that are applied to its response.
-    faults: Vec<FaultKind>,
-    /// Time at which it was received.
-    at: Duration,
 }
 
 /// Number of the first project.
@@ -81,14 +66,15 @@ impl Simulation {
     }
 
     /// Counts a call, and returns its latency and outcome.
-    pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome) {
+    pub fn receive(&mut self, call: &Call) -> (Duration, CallOutcome<Response>) {
         let at = self.world.now;
+        let mut execution = Execution::new(at);
         if call.service == Service::Control {
-            return (Duration::ZERO, CallOutcome::Execute(Execution { faults: Vec::new(), at }));
+            return (Duration::ZERO, CallOutcome::Execute(execution));
         }
         let World { stats, knobs, throttle, now, .. } = &mut self.world;
         stats.count_call(call.action);
-        let mut delay = knobs.latency_ms.of(knobs.seed, stats.calls);
+        let delay = knobs.latency_ms.of(knobs.seed, stats.calls);
         let hang = Duration::from_secs_f64(knobs.hang_s);
         let is_api = call.service == Service::Compute;
         if is_api && throttle.rejects(*now, stats.calls, knobs.throttle_every, knobs.throttle_above_per_s) {
@@ -96,47 +82,24 @@ impl Simulation {
             let error = throttled(call, knobs.throttle_status);
             return (delay, CallOutcome::Respond(self.refusal(call, &error, at)));
         }
-        let mut faults = Vec::new();
-        for kind in self.matching_faults(call) {
-            let outcome = match &kind {
-                FaultKind::Error { .. } => {
-                    let error = kind.error(call.service).expect("this kind has an error");
-                    CallOutcome::Respond(self.refusal(call, &error, at))
-                }
-                FaultKind::Html => {
-                    let response = Response::html();
-                    self.record(call, at, Some(&response));
-                    CallOutcome::Respond(response)
-                }
-                FaultKind::Closed | FaultKind::Hang => {
-                    self.record(call, at, None);
-                    CallOutcome::Disconnect(if kind == FaultKind::Hang { hang } else { Duration::ZERO })
-                }
-                FaultKind::Delay(seconds) => {
-                    delay += Duration::from_secs_f64(*seconds);
-                    continue;
-                }
-                FaultKind::LostAnswer | FaultKind::Truncated => {
-                    faults.push(kind);
-                    continue;
-                }
-            };
-            return (delay, outcome);
-        }
-        (delay, CallOutcome::Execute(Execution { faults, at }))
-    }
-
-    /// The faults that hit this call.
-    fn matching_faults(&mut self, call: &Call) -> Vec<FaultKind> {
-        let (faults, hits) = (&self.world.knobs.faults, &mut self.world.stats.faults_struck);
-        hits.resize(faults.len());
-        let mut matching = Vec::new();
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault): &(usize, &Fault)| fault.matches(call)) {
-            if hits.count(index, fault.limits) {
-                matching.push(fault.kind.clone());
+        let rules = stats.faults_struck.strike(&knobs.faults, call);
+        let (added, interruption) = execution.apply(rules.iter().map(|rule| &rule.effect), hang);
+        let outcome = match interruption {
+            None => CallOutcome::Execute(execution),
+            Some(Interruption::Error(words)) => {
+                CallOutcome::Respond(self.refusal(call, &fault::error(&words, call.service), at))
             }
-        }
-        matching
+            Some(Interruption::Html) => {
+                let response = Response::html();
+                self.record(call, at, Some(&response));
+                CallOutcome::Respond(response)
+            }
+            Some(Interruption::Close(after)) => {
+                self.record(call, at, None);
+                CallOutcome::Disconnect(after)
+            }
+        };
+        (delay + added, outcome)
     }
 
     /// The response for an error, which is recorded.
@@ -181,11 +144,9 @@ impl Simulation {
             Err(error) => Response::error(call, &error),
             Ok(response) => response,
         };
-        let is_lost = execution.faults.contains(&FaultKind::LostAnswer);
+        let is_lost = execution.is_lost;
         self.record(call, execution.at, (!is_lost).then_some(&response));
-        if execution.faults.contains(&FaultKind::Truncated) {
-            response.body.truncate(response.body.len() / 2);
-        }
+        execution.change(&mut response.status, &mut response.body);
         (!is_lost).then_some(response)
     }
 

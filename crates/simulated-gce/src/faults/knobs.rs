@@ -7,7 +7,7 @@ use simulated_service::knobs;
 use simulated_service::latency::Latency;
 use simulated_service::seconds::SecondsRange;
 
-use crate::faults::fault::Fault;
+use crate::faults::fault::CallFault;
 use crate::faults::operation_fault::OperationFault;
 use crate::faults::places::{FullZone, QuotaLimits};
 
@@ -94,7 +94,7 @@ pub struct Knobs {
     /// A fault of calls: its kind and its limits, as in `503 every=5 action=instances.insert`; may be given several
     /// times.
     #[arg(long = "fault", value_name = "FAULT")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<CallFault>,
     /// A fault of operations: a code and its limits, as in `QUOTA_EXCEEDED times=2`; may be given several times.
     #[arg(long = "operation-fault", value_name = "FAULT")]
     pub operation_faults: Vec<OperationFault>,

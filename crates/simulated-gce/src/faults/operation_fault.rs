@@ -1,74 +1,53 @@
 //! A fault of operations: the call is accepted, and its operation ends with an error.
 
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-use simulated_service::faults::{Limits, words};
+use simulated_service::faults::{Fault, FaultRule, Selection};
 
 /// One line of the knob `operation_faults`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct OperationFault {
-    text: String,
+pub type OperationFault = Fault<OperationRule>;
+
+#[derive(Clone, Debug)]
+pub struct OperationRule {
     pub code: String,
     /// The message of the error, if it is not that of the code.
     pub message: Option<String>,
-    pub limits: Limits,
-    operation: String,
-    zone: Option<String>,
-    machine_type: Option<String>,
+    kind: String,
+    instances: Selection,
 }
 
-impl OperationFault {
-    /// Whether the fault applies to this operation, `insert` or `delete`.
-    pub fn matches(&self, operation: &str, zone: &str, machine_type: &str) -> bool {
-        let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
-        self.operation == operation && is(&self.zone, zone) && is(&self.machine_type, machine_type)
-    }
+/// An operation that starts.
+pub struct StartedOperation<'a> {
+    /// `insert` or `delete`.
+    pub kind: &'a str,
+    pub zone: &'a str,
+    pub machine_type: &'a str,
 }
 
-impl FromStr for OperationFault {
-    type Err = String;
+impl FaultRule for OperationRule {
+    type Subject<'a> = StartedOperation<'a>;
+    const KEYS: &'static str = "operation=insert, operation=delete, zone, type or message";
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        // A message is the rest of the line, because it contains spaces.
-        let (head, message) = match text.split_once(" message=") {
-            Some((head, message)) => (head, Some(message.to_owned())),
-            None => (text, None),
-        };
-        let (code, pairs) = words(head)?;
+    fn of_kind(code: &str) -> Result<Self, String> {
         if !code.starts_with(|first: char| first.is_ascii_uppercase()) {
             return Err(format!("{code} is not the code of an operation's error, such as QUOTA_EXCEEDED"));
         }
-        let (text, code, operation) = (text.to_owned(), code.to_owned(), "insert".to_owned());
-        let (limits, zone, machine_type) = (Limits::default(), None, None);
-        let mut fault = Self { text, code, message, limits, operation, zone, machine_type };
-        for (key, value) in pairs {
-            match key {
-                _ if fault.limits.set(key, value)? => {}
-                "operation" if ["insert", "delete"].contains(&value) => value.clone_into(&mut fault.operation),
-                "zone" => fault.zone = Some(value.to_owned()),
-                "type" => fault.machine_type = Some(value.to_owned()),
-                _ => {
-                    let expected = "every, after, times, operation=insert, operation=delete, zone, type or message";
-                    return Err(format!("unknown key {key}={value}: expected {expected}"));
-                }
-            }
+        let (code, kind) = (code.to_owned(), "insert".to_owned());
+        Ok(Self { code, message: None, kind, instances: Selection::default() })
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        match (key, value) {
+            ("operation", "insert" | "delete") => value.clone_into(&mut self.kind),
+            ("message", _) => self.message = Some(value.to_owned()),
+            _ => return self.instances.set(&["zone", "type"], key, value),
         }
-        Ok(fault)
+        Ok(true)
     }
-}
 
-impl TryFrom<String> for OperationFault {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<OperationFault> for String {
-    fn from(fault: OperationFault) -> Self {
-        fault.text
+    fn concerns(&self, operation: &StartedOperation<'_>) -> bool {
+        let is = |key: &str, wanted: &str| {
+            let value = if key == "zone" { operation.zone } else { operation.machine_type };
+            value == wanted
+        };
+        self.kind == operation.kind && self.instances.matches("", is)
     }
 }

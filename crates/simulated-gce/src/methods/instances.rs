@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::lists::{List, ListQuery};
 use crate::faults::codes;
+use crate::faults::operation_fault::StartedOperation;
 use crate::server::call::Call;
 use crate::server::response::{ApiError, ApiResult, Response};
 use crate::state::instance::{Instance, Status};
@@ -71,15 +72,7 @@ impl Compute<'_> {
         name: &str,
     ) -> Option<OperationError> {
         let (faults, hits) = (&self.world.knobs.operation_faults, &mut self.world.stats.operation_faults_struck);
-        hits.resize(faults.len());
-        let mut struck = None;
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.matches(kind, zone, machine_type)) {
-            // All counts have to advance, so the loop does not end at the first hit.
-            if hits.count(index, fault.limits) {
-                struck.get_or_insert(index);
-            }
-        }
-        let fault = &faults[struck?];
+        let fault = *hits.strike(faults, &StartedOperation { kind, zone, machine_type }).first()?;
         let (zone_path, target) =
             (self.path(&format!("zones/{zone}")), self.path(&format!("zones/{zone}/instances/{name}")));
         let usual = || codes::operation_message(&fault.code, &zone_path, &target);

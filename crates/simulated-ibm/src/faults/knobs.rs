@@ -7,7 +7,7 @@ use simulated_service::knobs;
 use simulated_service::latency::Latency;
 use simulated_service::seconds::SecondsRange;
 
-use crate::faults::fault::Fault;
+use crate::faults::fault::CallFault;
 use crate::faults::outcome_fault::OutcomeFault;
 use crate::faults::places::{FullZone, QuotaLimits};
 
@@ -124,7 +124,7 @@ pub struct Knobs {
     /// A fault of calls: its kind and its limits, as in `503 every=5 action=create_instance`; may be given several
     /// times.
     #[arg(long = "fault", value_name = "FAULT")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<CallFault>,
     /// A fault of launches: a reason and its limits, as in `cannot_start_capacity times=2`; may be given several times.
     #[arg(long = "launch-fault", value_name = "FAULT")]
     pub launch_faults: Vec<OutcomeFault>,

@@ -1,77 +1,50 @@
 //! A fault of accepted creations: an instance that does not start, or an image whose import fails.
 
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-use simulated_service::faults::{Limits, words};
+use simulated_service::faults::{Fault, FaultRule, Selection};
 
 use crate::faults::codes;
 
 /// One line of the knobs `launch_faults` and `image_faults`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct OutcomeFault {
-    text: String,
+pub type OutcomeFault = Fault<OutcomeRule>;
+
+#[derive(Clone, Debug)]
+pub struct OutcomeRule {
     pub code: String,
-    pub limits: Limits,
     /// The status in which the instance ends: `failed` or `stopped`.
     pub is_stopped: bool,
-    zone: Option<String>,
-    profile: Option<String>,
+    instances: Selection,
 }
 
-impl OutcomeFault {
-    /// Whether the fault applies to an instance of this profile in this zone; an image has neither.
-    pub fn matches(&self, zone: &str, profile: &str) -> bool {
-        self.zone.as_ref().is_none_or(|wanted| wanted == zone)
-            && self.profile.as_ref().is_none_or(|wanted| wanted == profile)
-    }
+/// What is created.
+pub enum Creation<'a> {
+    Image,
+    Instance { zone: &'a str, profile: &'a str },
 }
 
-impl FromStr for OutcomeFault {
-    type Err = String;
+impl FaultRule for OutcomeRule {
+    type Subject<'a> = Creation<'a>;
+    const KEYS: &'static str = "zone, profile, or status (failed or stopped)";
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (code, pairs) = words(text)?;
+    fn of_kind(code: &str) -> Result<Self, String> {
         if !codes::INSTANCE_REASONS.iter().chain(&codes::IMAGE_REASONS).any(|known| *known == code) {
             return Err(format!("unknown reason {code}: expected one such as cannot_start_capacity"));
         }
-        let (zone, profile) = (None, None);
-        let mut fault = Self {
-            text: text.to_owned(),
-            code: code.to_owned(),
-            limits: Limits::default(),
-            is_stopped: false,
-            zone,
-            profile,
-        };
-        for (key, value) in pairs {
-            match (key, value) {
-                _ if fault.limits.set(key, value)? => {}
-                ("zone", _) => fault.zone = Some(value.to_owned()),
-                ("profile", _) => fault.profile = Some(value.to_owned()),
-                ("status", "failed") => fault.is_stopped = false,
-                ("status", "stopped") => fault.is_stopped = true,
-                _ => {
-                    let expected = "every, after, times, zone, profile, or status (failed or stopped)";
-                    return Err(format!("unknown key {key}={value}: expected {expected}"));
-                }
-            }
+        Ok(Self { code: code.to_owned(), is_stopped: false, instances: Selection::default() })
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        match (key, value) {
+            ("status", "failed" | "stopped") => self.is_stopped = value == "stopped",
+            _ => return self.instances.set(&["zone", "profile"], key, value),
         }
-        Ok(fault)
+        Ok(true)
     }
-}
 
-impl TryFrom<String> for OutcomeFault {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<OutcomeFault> for String {
-    fn from(fault: OutcomeFault) -> Self {
-        fault.text
+    fn concerns(&self, creation: &Creation<'_>) -> bool {
+        self.instances.matches("", |key, wanted| match creation {
+            // It has neither.
+            Creation::Image => true,
+            Creation::Instance { zone, profile } => wanted == if key == "zone" { *zone } else { *profile },
+        })
     }
 }

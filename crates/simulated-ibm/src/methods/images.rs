@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::json;
 
 use crate::api::lists::{List, ListQuery};
+use crate::faults::outcome_fault::Creation;
 use crate::methods::boot_volume::not_unique;
 use crate::methods::fields::{Fields, parsed};
 use crate::methods::references::referenced_name;
@@ -112,14 +113,7 @@ impl World {
     /// The reason for which the next import fails.
     fn image_fault(&mut self) -> Option<String> {
         let (faults, counts) = (&self.knobs.image_faults, &mut self.stats.image_faults_struck);
-        counts.resize(faults.len());
-        let mut fate = None;
-        for (index, fault) in faults.iter().enumerate() {
-            if counts.count(index, fault.limits) && fate.is_none() {
-                fate = Some(fault.code.clone());
-            }
-        }
-        fate
+        counts.strike(faults, &Creation::Image).first().map(|fault| fault.code.clone())
     }
 
     /// Checks that an image is the user's own and is not being deleted, and returns its id.

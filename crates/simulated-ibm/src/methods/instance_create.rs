@@ -1,6 +1,7 @@
 //! The creation of instances, by calls and by `/sim`.
 
 use crate::faults::codes;
+use crate::faults::outcome_fault::Creation;
 use crate::methods::boot_volume::volume_side;
 use crate::methods::fields::parsed;
 use crate::methods::instance_json::Parts;
@@ -44,14 +45,8 @@ impl World {
     /// The reason for which the next instance of this kind will not start.
     fn launch_fault(&mut self, zone: &str, profile: &str) -> Option<LaunchFailure> {
         let (faults, counts) = (&self.knobs.launch_faults, &mut self.stats.launch_faults_struck);
-        counts.resize(faults.len());
-        let mut fate = None;
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.matches(zone, profile)) {
-            if counts.count(index, fault.limits) && fate.is_none() {
-                fate = Some(LaunchFailure { code: fault.code.clone(), is_stopped: fault.is_stopped });
-            }
-        }
-        fate
+        let struck = counts.strike(faults, &Creation::Instance { zone, profile });
+        struck.first().map(|fault| LaunchFailure { code: fault.code.clone(), is_stopped: fault.is_stopped })
     }
 
     /// Checks quotas: for each resource its name, its use, and the addition.

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use hyper::{Request, header};
 use simulated_service::server::{Access, Body, Disconnected, Server, Service, full};
 
-use crate::api::simulation::{CallOutcome, Simulation};
+use crate::api::simulation::Simulation;
 use crate::server::call::{self, Call};
 use crate::server::response::Response;
 
@@ -27,17 +27,8 @@ impl Endpoint {
     /// Answers a call after its latency. `None` means that the connection is closed.
     pub async fn respond(&self, call: &Call) -> Option<Response> {
         let (delay, outcome) = self.server.run(|simulation| simulation.receive(call));
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
-        match outcome {
-            CallOutcome::Respond(response) => Some(response),
-            CallOutcome::Disconnect(after) => {
-                tokio::time::sleep(after).await;
-                None
-            }
-            CallOutcome::Execute(execution) => self.server.run(|simulation| simulation.execute(call, &execution)),
-        }
+        let execute = async |execution| self.server.run(|simulation| simulation.execute(call, &execution));
+        outcome.respond(delay, execute).await
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::watch::Watch;
 use crate::cluster::cluster::Cluster;
-use crate::faults::fault::{Fault, FaultKind};
+use crate::faults::fault::FaultKind;
 use crate::server::call::Call;
 use crate::server::response::Response;
 
@@ -60,7 +60,8 @@ impl Simulation {
             return (delay, CallOutcome::Respond(Response::too_many_requests(retry_after_s)));
         }
         let mut response_faults = Vec::new();
-        for kind in self.matching_faults(call) {
+        let rules = self.cluster.stats.faults_struck.strike(&self.cluster.knobs.faults, call);
+        for kind in rules.iter().map(|rule| rule.kind) {
             let outcome = match kind {
                 FaultKind::Status(status) => CallOutcome::Respond(status_fault(status, retry_after_s)),
                 FaultKind::NoToken => CallOutcome::Respond(Response::no_token("default")),
@@ -81,19 +82,6 @@ impl Simulation {
     fn is_throttled(&mut self) -> bool {
         let (cluster, knobs) = (&self.cluster, &self.cluster.knobs);
         self.throttle.rejects(cluster.now, cluster.stats.calls, knobs.throttle_every, knobs.throttle_above_per_s)
-    }
-
-    /// The faults that hit this call.
-    fn matching_faults(&mut self, call: &Call) -> Vec<FaultKind> {
-        let (faults, stats) = (&self.cluster.knobs.faults, &mut self.cluster.stats);
-        stats.faults_struck.resize(faults.len());
-        let mut matching = Vec::new();
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault): &(usize, &Fault)| fault.matches(call)) {
-            if stats.faults_struck.count(index, fault.limits) {
-                matching.push(fault.kind);
-            }
-        }
-        matching
     }
 
     /// Executes a call. `None` means that the response is lost.

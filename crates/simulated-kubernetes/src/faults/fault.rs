@@ -2,9 +2,7 @@
 
 use std::str::FromStr;
 
-use regex_lite::Regex;
-use serde::{Deserialize, Serialize};
-use simulated_service::faults::{Limits, words};
+use simulated_service::faults::{Fault, FaultRule, Selection};
 
 use crate::server::call::Call;
 
@@ -31,26 +29,36 @@ pub enum FaultKind {
 }
 
 /// One line of the knob `faults`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Fault {
-    text: String,
+pub type CallFault = Fault<CallRule>;
+
+#[derive(Clone, Debug)]
+pub struct CallRule {
     pub kind: FaultKind,
-    pub limits: Limits,
-    verb: Option<String>,
-    resource: Option<String>,
-    method: Option<String>,
-    path: Option<Regex>,
+    calls: Selection,
 }
 
-impl Fault {
-    /// Whether the fault applies to this kind of call.
-    pub fn matches(&self, call: &Call) -> bool {
+impl FaultRule for CallRule {
+    type Subject<'a> = Call;
+    const KEYS: &'static str = "verb, resource, method or path";
+
+    fn of_kind(kind: &str) -> Result<Self, String> {
+        Ok(Self { kind: kind.parse()?, calls: Selection::default() })
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        self.calls.set(&["verb", "resource", "method"], key, value)
+    }
+
+    fn concerns(&self, call: &Call) -> bool {
         let (verb, resource) = call.route.as_ref().map_or(("", ""), |route| (route.verb, route.resource.as_str()));
-        self.verb.as_ref().is_none_or(|wanted| wanted == verb)
-            && self.resource.as_ref().is_none_or(|wanted| wanted == resource)
-            && self.method.as_ref().is_none_or(|method| *method == call.method)
-            && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
+        self.calls.matches(&call.path, |key, wanted| {
+            let value = match key {
+                "verb" => verb,
+                "resource" => resource,
+                _ => &call.method,
+            };
+            value == wanted
+        })
     }
 }
 
@@ -72,44 +80,5 @@ impl FromStr for FaultKind {
                 _ => return Err(format!("unknown fault {other}: expected 400 to 599, or a name in the documentation")),
             },
         })
-    }
-}
-
-impl FromStr for Fault {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, pairs) = words(text)?;
-        let (kind, limits) = (kind.parse()?, Limits::default());
-        let (verb, resource, method, path) = (None, None, None, None);
-        let mut fault = Self { text: text.to_owned(), kind, limits, verb, resource, method, path };
-        for (key, value) in pairs {
-            match key {
-                _ if fault.limits.set(key, value)? => {}
-                "verb" => fault.verb = Some(value.to_owned()),
-                "resource" => fault.resource = Some(value.to_owned()),
-                "method" => fault.method = Some(value.to_owned()),
-                "path" => fault.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?),
-                _ => {
-                    let expected = "every, after, times, verb, resource, method or path";
-                    return Err(format!("unknown key {key}: expected {expected}"));
-                }
-            }
-        }
-        Ok(fault)
-    }
-}
-
-impl TryFrom<String> for Fault {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Fault> for String {
-    fn from(fault: Fault) -> Self {
-        fault.text
     }
 }

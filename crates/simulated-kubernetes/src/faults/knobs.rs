@@ -6,7 +6,7 @@ use serde_json::Value;
 use simulated_service::knobs;
 use simulated_service::latency::Latency;
 
-use crate::faults::fault::Fault;
+use crate::faults::fault::CallFault;
 
 /// Every knob is a flag of the command line (`--pod-start-s 2`) and a key of `PUT /sim/knobs` (`{"pod_start_s": 2}`).
 /// Knobs that say "every" are exact: 5 is the fifth, the tenth and so on; 0 is never.
@@ -99,7 +99,7 @@ pub struct Knobs {
     /// A fault of calls: its kind and its limits, as in `503 every=5 verb=create resource=pods`; may be given several
     /// times.
     #[arg(long = "fault", value_name = "FAULT")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<CallFault>,
 }
 
 impl Knobs {

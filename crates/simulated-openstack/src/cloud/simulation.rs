@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::call::{Call, REDIRECT_PREFIX, Service};
 use crate::cloud::cloud::Cloud;
 use crate::faults::corrupt::apply_response_fault;
-use crate::faults::fault::{Fault, FaultKind};
+use crate::faults::fault::{CallRule, FaultKind};
 use crate::options::Options;
 use crate::response::Response;
 use crate::services::image::ImageContent;
@@ -26,7 +26,7 @@ pub struct Simulation {
 /// Outcome of a received call.
 pub enum CallOutcome {
     /// The call is executed, and these faults are applied to its response.
-    Execute(Vec<Fault>),
+    Execute(Vec<CallRule>),
     Respond(Response),
     /// The connection is closed after this time.
     Disconnect(Duration),
@@ -62,7 +62,9 @@ impl Simulation {
             return (delay, CallOutcome::Respond(self.throttled_response(service)));
         }
         let mut response_faults = Vec::new();
-        for fault in self.matching_faults(call) {
+        let rules: Vec<CallRule> =
+            self.cloud.stats.faults_struck.strike(&self.cloud.knobs.faults, call).into_iter().cloned().collect();
+        for fault in rules {
             let outcome = match fault.kind {
                 FaultKind::Status(status) => {
                     let answer = Response::error(service, status, "Injected fault.");
@@ -111,26 +113,13 @@ impl Simulation {
         answer.with("Retry-After", wait)
     }
 
-    /// The faults that hit this call.
-    fn matching_faults(&mut self, call: &Call) -> Vec<Fault> {
-        let (faults, stats) = (&self.cloud.knobs.faults, &mut self.cloud.stats);
-        stats.faults_struck.resize(faults.len());
-        let mut matching = Vec::new();
-        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.matches(call)) {
-            if stats.faults_struck.count(index, fault.limits) {
-                matching.push(fault.clone());
-            }
-        }
-        matching
-    }
-
     fn redirect_response(&self, status: u16, call: &Call) -> Response {
         let query = if call.query_string.is_empty() { String::new() } else { format!("?{}", call.query_string) };
         Response::empty(status).with("Location", format!("{}{REDIRECT_PREFIX}{}{query}", self.cloud.base, call.path))
     }
 
     /// Executes a call. `None` means that the response is lost.
-    pub fn execute(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Response> {
+    pub fn execute(&mut self, call: &Call, body: &[u8], faults: &[CallRule]) -> Option<Response> {
         self.advance();
         let answer = match call.service {
             None => {
@@ -164,14 +153,14 @@ impl Simulation {
         call: &Call,
         image: u64,
         content: ImageContent,
-        faults: &[Fault],
+        faults: &[CallRule],
     ) -> Option<Response> {
         self.advance();
         let answer = self.cloud.finish_upload(image, content);
         self.finish(answer, call, faults)
     }
 
-    fn finish(&self, answer: Response, call: &Call, faults: &[Fault]) -> Option<Response> {
+    fn finish(&self, answer: Response, call: &Call, faults: &[CallRule]) -> Option<Response> {
         faults.iter().try_fold(answer, |answer, fault| apply_response_fault(answer, fault, &self.cloud.base, call))
     }
 

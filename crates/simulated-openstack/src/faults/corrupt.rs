@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::call::Call;
-use crate::faults::fault::{Fault, FaultKind};
+use crate::faults::fault::{CallRule, FaultKind};
 use crate::response::Response;
 use crate::services::listing::next_page;
 
 /// Applies a fault to a response; `None` if the response is lost. A response without affected fields stays unchanged.
-pub fn apply_response_fault(mut answer: Response, fault: &Fault, base: &str, call: &Call) -> Option<Response> {
+pub fn apply_response_fault(mut answer: Response, fault: &CallRule, base: &str, call: &Call) -> Option<Response> {
     if fault.kind == FaultKind::LostAnswer {
         return None;
     }

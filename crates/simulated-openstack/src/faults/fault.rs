@@ -2,9 +2,7 @@
 
 use std::str::FromStr;
 
-use regex_lite::Regex;
-use serde::{Deserialize, Serialize};
-use simulated_service::faults::{Limits, words};
+use simulated_service::faults::{Fault, FaultRule, Selection};
 
 use crate::call::{Call, Service};
 
@@ -39,27 +37,40 @@ pub enum FaultKind {
 }
 
 /// One line of the knob `faults`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Fault {
-    text: String,
+pub type CallFault = Fault<CallRule>;
+
+#[derive(Clone, Debug)]
+pub struct CallRule {
     pub kind: FaultKind,
-    pub limits: Limits,
     service: Option<Service>,
-    method: Option<String>,
-    path: Option<Regex>,
+    calls: Selection,
     pub fields: Vec<String>,
 }
 
 /// Default fields of `MissingFields`: those that a driver needs.
 const FIELDS: &str = "status,addresses,metadata,flavor,floating_ip_address,fixed_ips,limits,links";
 
-impl Fault {
-    /// Whether the fault applies to this kind of call.
-    pub fn matches(&self, call: &Call) -> bool {
+impl FaultRule for CallRule {
+    type Subject<'a> = Call;
+    const KEYS: &'static str = "service, method, path or fields";
+
+    fn of_kind(kind: &str) -> Result<Self, String> {
+        let fields = FIELDS.split(',').map(str::to_owned).collect();
+        Ok(Self { kind: kind.parse()?, service: None, calls: Selection::default(), fields })
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        match key {
+            "service" => self.service = Some(value.parse()?),
+            "fields" => self.fields = value.split(',').map(str::to_owned).collect(),
+            _ => return self.calls.set(&["method"], key, value),
+        }
+        Ok(true)
+    }
+
+    fn concerns(&self, call: &Call) -> bool {
         self.service.is_none_or(|service| call.service == Some(service))
-            && self.method.as_ref().is_none_or(|method| *method == call.method)
-            && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
+            && self.calls.matches(&call.path, |_, method| call.method == method)
     }
 }
 
@@ -89,51 +100,5 @@ impl FromStr for FaultKind {
                 }
             },
         })
-    }
-}
-
-impl FromStr for Fault {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, pairs) = words(text)?;
-        let mut fault = Self {
-            text: text.to_owned(),
-            kind: kind.parse()?,
-            limits: Limits::default(),
-            service: None,
-            method: None,
-            path: None,
-            fields: FIELDS.split(',').map(str::to_owned).collect(),
-        };
-        for (key, value) in pairs {
-            match key {
-                _ if fault.limits.set(key, value)? => {}
-                "service" => fault.service = Some(value.parse()?),
-                "method" => fault.method = Some(value.to_owned()),
-                "path" => fault.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?),
-                "fields" => fault.fields = value.split(',').map(str::to_owned).collect(),
-                _ => {
-                    return Err(format!(
-                        "unknown key {key}: expected every, after, times, service, method, path or fields"
-                    ));
-                }
-            }
-        }
-        Ok(fault)
-    }
-}
-
-impl TryFrom<String> for Fault {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Fault> for String {
-    fn from(fault: Fault) -> Self {
-        fault.text
     }
 }

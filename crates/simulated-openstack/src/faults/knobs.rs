@@ -8,7 +8,7 @@ use simulated_service::knobs;
 use crate::cloud::fixtures::Duplicate;
 use crate::faults::api_versions::{ComputeAddress, IdentityVersion, VolumeType};
 use crate::faults::document_links::DocumentLinks;
-use crate::faults::fault::Fault;
+use crate::faults::fault::CallFault;
 use crate::faults::latency::Latency;
 
 /// Every knob is a flag of the command line (`--boot-time-s 2`) and a key of `PUT /sim/knobs` (`{"boot_time_s": 2}`).
@@ -139,7 +139,7 @@ pub struct Knobs {
     /// A fault of calls: its kind and its limits, as in `503 every=5 method=POST path=/servers$`; may be given
     /// several times.
     #[arg(long = "fault", value_name = "FAULT")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<CallFault>,
 }
 
 impl Knobs {
