@@ -1,4 +1,4 @@
-//! What faults do to a call: an error or the end of the connection instead of its execution, or a changed response.
+//! Effects of faults on a call: an error or the end of the connection instead of its execution, or a changed response.
 
 use std::time::Duration;
 

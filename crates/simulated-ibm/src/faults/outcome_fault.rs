@@ -15,7 +15,7 @@ pub struct OutcomeRule {
     instances: Selection,
 }
 
-/// What is created.
+/// An accepted creation.
 pub enum Creation<'a> {
     Image,
     Instance { zone: &'a str, profile: &'a str },
