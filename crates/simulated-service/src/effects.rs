@@ -68,7 +68,7 @@ impl Effect {
     }
 }
 
-/// What becomes of a call that is not executed.
+/// The end of a call that is not executed.
 #[derive(Debug, PartialEq)]
 pub enum Interruption {
     Error(ErrorWords),

@@ -12,7 +12,7 @@ use nodepool_model::records::ids::ExternalId;
 
 use super::error_text::failed;
 
-/// How a cloud lists its kinds of resources.
+/// The kinds of resources of a cloud, and their lists.
 pub trait UnusedKinds {
     type Call;
     type Reply;
