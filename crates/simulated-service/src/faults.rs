@@ -85,15 +85,16 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Sets one of these keys, or `path`. `false` means that the key is none of them.
+    /// Sets one of these keys, of which `path` takes a pattern. `false` means that the key is none of them.
     pub fn set(&mut self, keys: &[&'static str], key: &str, value: &str) -> Result<bool, String> {
-        if key == "path" {
-            self.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?);
-            return Ok(true);
+        match keys.iter().find(|known| **known == key) {
+            None => return Ok(false),
+            Some(&"path") => {
+                self.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?);
+            }
+            Some(known) => drop(self.values.insert(known, value.to_owned())),
         }
-        let known = keys.iter().find(|known| **known == key);
-        self.values.extend(known.map(|known| (*known, value.to_owned())));
-        Ok(known.is_some())
+        Ok(true)
     }
 
     /// Whether something with this path is selected. `is` says whether it has the wanted value of a key.

@@ -71,7 +71,7 @@ impl Simulation {
         let rules = stats.faults_struck.strike(&knobs.faults, call);
         let (of_operations, of_calls): (Vec<&CallRule>, Vec<&CallRule>) =
             rules.into_iter().partition(|rule| rule.phase == Phase::Operation);
-        let failure = of_operations.iter().rev().find_map(|rule| match &rule.effect {
+        let failure = of_operations.last().and_then(|rule| match &rule.effect {
             Effect::Error(words) => Some(fault::error(words)),
             _ => None,
         });

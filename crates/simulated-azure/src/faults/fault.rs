@@ -42,7 +42,7 @@ impl FaultRule for CallRule {
             ("in", "operation", _) => self.phase = Phase::Operation,
             ("message", _, Effect::Error(words)) => words.message = Some(value.to_owned()),
             (_, _, effect) => {
-                let keys = &["action", "method", "size", "location", "zone"];
+                let keys = &["action", "method", "path", "size", "location", "zone"];
                 return Ok(effect.set(key, value)? || self.calls.set(keys, key, value)?);
             }
         }

@@ -26,7 +26,7 @@ impl FaultRule for CallRule {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
-        let keys = &["action", "service", "region", "method", "type"];
+        let keys = &["action", "service", "region", "method", "path", "type"];
         Ok(self.effect.set(key, value)? || self.calls.set(keys, key, value)?)
     }
 

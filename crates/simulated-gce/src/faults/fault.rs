@@ -32,7 +32,7 @@ impl FaultRule for CallRule {
         match (key, &mut self.effect) {
             ("reason", Effect::Error(words)) => words.code = Some(value.to_owned()),
             (_, effect) => {
-                let keys = &["action", "project", "zone", "method"];
+                let keys = &["action", "project", "zone", "method", "path"];
                 return Ok(effect.set(key, value)? || self.calls.set(keys, key, value)?);
             }
         }

@@ -130,6 +130,7 @@ async fn wrong_knobs_change_nothing_and_are_named() {
         (json!({"boot": 2}), "boot"),
         (json!({"faults": ["503 zones=a"]}), "zones"),
         (json!({"operation_faults": ["quota"]}), "quota"),
+        (json!({"operation_faults": ["QUOTA_EXCEEDED path=zones"]}), "path=zones"),
         (json!({"full_zones": ["a b c"]}), "a b c"),
         (json!({"throttle_status": 503}), "throttle_status"),
     ] {

@@ -33,7 +33,9 @@ impl FaultRule for CallRule {
             ("retry-after", Effect::Error(words)) => {
                 words.retry_after = Some(value.parse().map_err(|_| format!("{key}={value}: expected seconds"))?);
             }
-            (_, effect) => return Ok(effect.set(key, value)? || self.calls.set(&["action", "method"], key, value)?),
+            (_, effect) => {
+                return Ok(effect.set(key, value)? || self.calls.set(&["action", "method", "path"], key, value)?);
+            }
         }
         Ok(true)
     }

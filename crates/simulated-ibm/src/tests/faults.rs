@@ -75,6 +75,7 @@ async fn wrong_knobs_change_nothing_and_are_named() {
         (json!({"boot": 2}), "boot"),
         (json!({"faults": ["503 zones=a"]}), "zones"),
         (json!({"launch_faults": ["no_luck"]}), "no_luck"),
+        (json!({"launch_faults": ["cannot_start path=zones"]}), "path=zones"),
         (json!({"launch_faults": ["cannot_start status=paused"]}), "paused"),
         (json!({"full_zones": ["a b c"]}), "a b c"),
         (json!({"quotas": {"cores": 4}}), "cores"),

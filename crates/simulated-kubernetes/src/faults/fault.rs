@@ -46,7 +46,7 @@ impl FaultRule for CallRule {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
-        self.calls.set(&["verb", "resource", "method"], key, value)
+        self.calls.set(&["verb", "resource", "method", "path"], key, value)
     }
 
     fn concerns(&self, call: &Call) -> bool {

@@ -63,7 +63,7 @@ impl FaultRule for CallRule {
         match key {
             "service" => self.service = Some(value.parse()?),
             "fields" => self.fields = value.split(',').map(str::to_owned).collect(),
-            _ => return self.calls.set(&["method"], key, value),
+            _ => return self.calls.set(&["method", "path"], key, value),
         }
         Ok(true)
     }
